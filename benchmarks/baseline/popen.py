@@ -1,4 +1,4 @@
-"""Spawns and reaps processes with subprocess.Popen. A contestant of spawn_suite; usage and output as spawn_mech.c.
+"""Spawns and reaps processes with subprocess.Popen. A contestant of spawn-suite; usage and output as spawn_mech.c.
 
 MECHANISM: plain | process_group | preexec_fn. Needs Python 3.11.
 """

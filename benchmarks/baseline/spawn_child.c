@@ -1,4 +1,4 @@
-/* What the contestants of spawn_suite run. Linked statically, so that little is left but the process itself.
+/* What the contestants of spawn-suite run. Linked statically, so that little is left but the process itself.
  *
  * spawn_child             does nothing
  * spawn_child NANOSECONDS writes how long ago that time was (CLOCK_MONOTONIC, 8 bytes) to standard output

@@ -1,4 +1,4 @@
-/* Spawns and reaps processes in the ways that C offers, with burdens on the parent. A contestant of spawn_suite.
+/* Spawns and reaps processes in the ways that C offers, with burdens on the parent. A contestant of spawn-suite.
  *
  * usage: spawn_mech MECHANISM [key=value]...
  *

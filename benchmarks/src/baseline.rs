@@ -7,11 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 /// Compiles a C file of `baseline/` with `cc -O2` into `dir`.
-///
-/// # Errors
-///
-/// If there is no C compiler or it fails.
-pub fn compile(dir: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
+pub(crate) fn compile(dir: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("baseline")
         .join(format!("{name}.c"));
@@ -28,11 +24,12 @@ pub fn compile(dir: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
 }
 
 /// Runs the loop and returns how long it took.
-///
-/// # Errors
-///
-/// If it cannot be run or one of its processes failed.
-pub fn spawn_loop(binary: &Path, count: u32, threads: u32, program: &str) -> Result<Duration> {
+pub(crate) fn spawn_loop(
+    binary: &Path,
+    count: u32,
+    threads: u32,
+    program: &str,
+) -> Result<Duration> {
     let start = Instant::now();
     let status = Command::new(binary)
         .args([count.to_string(), threads.to_string(), program.to_owned()])
@@ -43,11 +40,7 @@ pub fn spawn_loop(binary: &Path, count: u32, threads: u32, program: &str) -> Res
 }
 
 /// Runs the same processes through `xargs -P`.
-///
-/// # Errors
-///
-/// If `xargs` is missing or fails.
-pub fn xargs(count: u32, threads: u32, program: &str) -> Result<Duration> {
+pub(crate) fn xargs(count: u32, threads: u32, program: &str) -> Result<Duration> {
     let start = Instant::now();
     let script = format!("seq {count} | xargs -P{threads} -n1 {program}");
     let status = Command::new("sh")

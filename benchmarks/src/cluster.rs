@@ -1,302 +1,359 @@
-//! A server and a worker as separate processes of any binary with hq's command line.
+//! `cluster`: many simulated workers for one real server.
+//!
+//! A simulated worker is the state machine of a real worker behind the real protocol, with its
+//! encryption, registration, heartbeats and reports. Only its tasks are not executed: they end
+//! after a given time. So this measures the server, its store and the wire, with far more workers
+//! than one machine could run.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod home;
+mod links;
+mod measure;
+mod pages;
+mod restarts;
+mod swarm;
+mod tasks;
+mod worker;
 
-use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
 
-/// How long a server or a worker may take to start.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+use anyhow::{Context, Result, ensure};
+use clap::Args;
 
-/// The filter includes long turns of the core's thread.
-const LOG_FILTER: &str = "info,hq_server::core_thread=debug";
+use self::links::SlowLink;
+use self::measure::{Watched, run_array, start_probed_worker};
+use self::pages::free_port;
+use self::restarts::Restart;
+use self::swarm::Swarm;
+use self::tasks::{Ledger, TaskTime};
+use crate::figures::{millis, waits};
+use crate::options::Hq;
+use crate::processes::{Cluster, cpu_by_thread, peak_kib, resident_kib};
+use crate::store::wait_for_rest;
 
-/// A server and a worker that run until dropped.
-#[derive(Debug)]
-pub struct Cluster {
-    binary: PathBuf,
-    dir: PathBuf,
-    /// The processes; the server is the first.
-    children: Vec<Child>,
+const SERVER_ARGS: [&str; 2] = ["--journal", "journal"];
+
+/// What does a task cost the server, its store and its clients on a cluster far larger than one
+/// machine?
+///
+/// One process simulates all workers for a real server with a real store. Prints tasks per second at
+/// the beginning and at the end, the CPU time of the server's threads per task, memory, bytes in the
+/// store and on the wire, and the latencies of `job info` and of `submit --wait` of one task
+/// meanwhile. Server and workers share the machine, so each rate is a lower bound, and the share of
+/// the workers is printed as well.
+///
+/// At the highest rate, with tasks that take no time, the machine is saturated, which shows in the
+/// latencies; at 70 % of it (`--rate`), the latencies are those of the server alone. The single tasks
+/// run on a real worker.
+#[derive(Args, Clone)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    hq: Hq,
+    /// The number of simulated workers.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    workers: usize,
+    /// The number of cpus of each.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    cpus: u32,
+    /// The number of tasks.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    tasks: u64,
+    /// How long a task takes, in milliseconds.
+    #[arg(long, value_name = "MILLIS", default_value_t = 0)]
+    millis: u64,
+    /// Let tasks take so long that all cpus together end N of them per second.
+    #[arg(long, value_name = "N", conflicts_with = "millis")]
+    rate: Option<f64>,
+    /// The largest deviation of a task's time, as a part of it.
+    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = part)]
+    spread: f64,
+    /// How often all workers lose their connections.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    storms: usize,
+    /// How often the server is killed while all cpus are in use, and restarted. Prints when all
+    /// workers are back and what was lost. Tasks should be long.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(conflicts_with_all = ["storms", "pages", "rest"])]
+    restarts: usize,
+    /// The delay between worker and server in each direction, in milliseconds.
+    #[arg(long, value_name = "MILLIS", default_value_t = 0)]
+    links: u64,
+    /// The part of the packets that TCP has to send again.
+    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = part)]
+    loss: f64,
+    /// Time the requests of an open web page as well.
+    #[arg(long)]
+    pages: bool,
+    /// Also print the size of the store after compaction.
+    #[arg(long)]
+    rest: bool,
 }
 
-impl Cluster {
-    /// Starts both in `dir`, which must exist. `server_args` go to `server start`.
-    ///
-    /// # Errors
-    ///
-    /// If either of them is not up in time.
-    pub fn start(binary: &Path, dir: &Path, cpus: u32, server_args: &[&str]) -> Result<Self> {
-        let mut cluster = Self::start_server(binary, dir, server_args)?;
-        cluster.start_worker(&[&format!("--cpus={cpus}")])?;
-        Ok(cluster)
-    }
-
-    /// Starts a worker that has only the resources in `args`.
-    ///
-    /// # Errors
-    ///
-    /// If it is not up in time.
-    pub fn start_worker(&mut self, args: &[&str]) -> Result<()> {
-        let start = ["worker", "start", "--detect-resources=none"];
-        self.run_in_background(&[&start, args].concat(), "worker")?;
-        let list = ["worker", "list", "--output-mode=json"];
-        self.wait_until(&list, |output| output.contains("\"id\""))
-    }
-
-    /// Starts a server without workers in `dir`, which must exist.
-    ///
-    /// # Errors
-    ///
-    /// If it is not up in time.
-    pub fn start_server(binary: &Path, dir: &Path, server_args: &[&str]) -> Result<Self> {
-        let mut cluster = Self {
-            binary: binary.into(),
-            dir: dir.into(),
-            children: Vec::new(),
-        };
-        cluster.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
-        cluster.wait_until(&["server", "info"], |output| !output.is_empty())?;
-        Ok(cluster)
-    }
-
-    /// Kills the server without warning.
-    ///
-    /// # Errors
-    ///
-    /// If it has already ended.
-    pub fn kill_server(&mut self) -> Result<()> {
-        let server = self.children.first_mut().context("no server")?;
-        ensure!(
-            server.try_wait()?.is_none(),
-            "the server has ended by itself"
-        );
-        server.kill()?;
-        server.wait()?;
-        Ok(())
-    }
-
-    /// Restarts a killed server. Returns the time until it answered.
-    ///
-    /// # Errors
-    ///
-    /// If it is not up in time.
-    pub fn start_server_again(&mut self, server_args: &[&str]) -> Result<Duration> {
-        let begun = Instant::now();
-        self.run_in_background(&[&["server", "start"], server_args].concat(), "server")?;
-        // The new process replaces the killed one.
-        self.children.swap_remove(0).wait()?;
-        self.wait_until(&["server", "info"], |output| !output.is_empty())?;
-        Ok(begun.elapsed())
-    }
-
-    /// Returns the CPU time and the parts of each long turn of the core's thread, for all servers
-    /// so far.
-    ///
-    /// # Errors
-    ///
-    /// If the server's log cannot be read.
-    pub fn long_turns(&self) -> Result<Vec<(Duration, String)>> {
-        let log = std::fs::read_to_string(self.dir.join("server.log"))?;
-        Ok(log.lines().filter_map(long_turn).collect())
-    }
-
-    /// Returns the server directory.
-    #[must_use]
-    pub fn server_dir(&self) -> PathBuf {
-        self.dir.join("server")
-    }
-
-    fn run_in_background(&mut self, args: &[&str], name: &str) -> Result<()> {
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.dir.join(format!("{name}.log")))
-            .context("cannot create a log file")?;
-        let mut command = self.command(args);
-        let child = command
-            .env("RUST_LOG", LOG_FILTER)
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .with_context(|| format!("cannot run {}", self.binary.display()))?;
-        self.children.push(child);
-        Ok(())
-    }
-
-    fn wait_until(&self, args: &[&str], ready: impl Fn(&str) -> bool) -> Result<()> {
-        let start = Instant::now();
-        while start.elapsed() < START_TIMEOUT {
-            let output = self.command(args).output().context("cannot run a client")?;
-            if output.status.success() && ready(&String::from_utf8_lossy(&output.stdout)) {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        bail!(
-            "{} {args:?} did not answer as expected",
-            self.binary.display()
-        )
-    }
-
-    /// Returns a client command for this server.
-    #[must_use]
-    pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.binary);
-        command
-            .args(args)
-            .env("HQ_SERVER_DIR", self.server_dir())
-            .current_dir(&self.dir);
-        command.stdin(Stdio::null());
-        command
-    }
-
-    /// Measures the time of a client command that must succeed.
-    ///
-    /// # Errors
-    ///
-    /// If it fails.
-    pub fn time(&self, args: &[&str]) -> Result<Duration> {
-        let start = Instant::now();
-        let output = self
-            .command(args)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "{} {args:?} failed after {:?}: {}",
-            self.binary.display(),
-            start.elapsed(),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        Ok(start.elapsed())
-    }
-
-    /// Measures the time of a submit that waits for its tasks. All of them must finish.
-    ///
-    /// A waiting submit also exits with 0 if tasks failed, and tasks that fail immediately are
-    /// quick. So without the count, a server that cannot run the program would win.
-    ///
-    /// # Errors
-    ///
-    /// If the client fails, or if the number of finished tasks is not `count`.
-    pub fn time_tasks(&self, submit: &[&str], count: u32) -> Result<Duration> {
-        let took = self.time(submit)?;
-        let info = self
-            .command(&["job", "info", "last", "--output-mode=json"])
-            .output()
-            .context("cannot run a client")?;
-        let jobs: serde_json::Value =
-            serde_json::from_slice(&info.stdout).context("`job info` printed no JSON")?;
-        let stats = jobs
-            .pointer("/0/info/task_stats")
-            .context("`job info` printed no task_stats")?;
-        ensure!(
-            stats.get("finished").and_then(serde_json::Value::as_u64) == Some(u64::from(count)),
-            "expected {count} finished tasks, found {stats}"
-        );
-        Ok(took)
-    }
-
-    /// Returns the id of the process that runs the tasks, which is a child of the started process.
-    #[must_use]
-    pub fn worker_pid(&self) -> Option<u32> {
-        let front = self.children.last()?.id();
-        let children = format!("/proc/{front}/task/{front}/children");
-        let children = std::fs::read_to_string(children).ok()?;
-        let child = children.split_whitespace().next()?.parse().ok();
-        child.or(Some(front))
-    }
-
-    /// Returns the process id of the server.
-    #[must_use]
-    pub fn server_pid(&self) -> u32 {
-        self.children.first().map_or(0, Child::id)
-    }
+fn part(text: &str) -> Result<f64> {
+    let part = text.parse()?;
+    ensure!((0.0..=1.0).contains(&part), "a part is from 0 to 1");
+    Ok(part)
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        // Processes that do not end are killed. A worker would otherwise wait for its server.
-        let _ = self
-            .command(&["worker", "stop", "all"])
-            .stderr(Stdio::null())
-            .status();
-        let _ = self
-            .command(&["server", "stop"])
-            .stderr(Stdio::null())
-            .status();
-        for child in &mut self.children {
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_secs(5) {
-                if !matches!(child.try_wait(), Ok(None)) {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let _ = child.kill();
-            let _ = child.wait();
+impl Options {
+    fn link(&self) -> SlowLink {
+        SlowLink {
+            delay: Duration::from_millis(self.links),
+            loss: self.loss,
         }
     }
-}
 
-/// Parses a log line about a long turn.
-fn long_turn(line: &str) -> Option<(Duration, String)> {
-    if !line.contains("a long turn of the core's thread") {
-        return None;
+    fn task_time(&self) -> Result<TaskTime> {
+        let cpus = self.workers as f64 * f64::from(self.cpus);
+        let mean = self
+            .rate
+            .map(|rate| Duration::try_from_secs_f64(cpus / rate));
+        let mean = mean
+            .transpose()
+            .context("--rate is a number of tasks per second")?;
+        Ok(TaskTime {
+            mean: mean.unwrap_or(Duration::from_millis(self.millis)),
+            spread: self.spread,
+        })
     }
-    let (_, value) = line.split_once("cpu_ms=")?;
-    let millis = value.split_whitespace().next()?.parse::<f64>().ok()?;
-    let parts = value.split_once("parts_ms=").map_or("", |(_, parts)| parts);
-    Some((Duration::from_secs_f64(millis / 1e3), parts.to_owned()))
 }
 
-/// Returns the resident memory of a process in KiB.
-///
-/// # Errors
-///
-/// If the process is gone.
-pub fn resident_kib(pid: u32) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .context("no VmRSS")?;
-    line.split_whitespace()
-        .nth(1)
-        .context("no value")?
-        .parse()
-        .context("not a number")
-}
-
-/// Returns the CPU time of all threads of a process, without its children, to within 10 ms.
-///
-/// # Errors
-///
-/// If the process is gone.
-pub fn cpu_time(pid: u32) -> Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before these fields may contain any characters.
-    let (_, fields) = stat.rsplit_once(')').context("no name")?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut ticks = || -> Result<u64> { Ok(fields.next().context("too short")?.parse()?) };
-    // On Linux, this unit is always a hundredth of a second.
-    Ok(Duration::from_millis((ticks()? + ticks()?) * 10))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_turns_are_read_from_the_log() {
-        let line = "2026-01-01T00:00:00Z DEBUG a long turn of the core's thread cpu_ms=12.5 rows=3 \
-                    parts_ms=requests 12.0, reports 0.5";
-        let parts = "requests 12.0, reports 0.5".to_owned();
-        let expected = (Duration::from_micros(12_500), parts);
-        assert_eq!(long_turn(line), Some(expected));
-        assert_eq!(long_turn("INFO something else cpu_ms=12.5"), None);
+pub(crate) fn run(options: &Options, dir: &Path) -> Result<()> {
+    ensure!(options.workers > 0 && options.tasks > 0, "nothing to do");
+    let (time, link) = (options.task_time()?, options.link());
+    let http = options.pages.then(free_port).transpose()?;
+    let http_arg = http.map(|port| format!("--http={port}"));
+    let server_args: Vec<&str> = SERVER_ARGS.into_iter().chain(http_arg.as_deref()).collect();
+    let cluster = Cluster::start_server(&options.hq.path()?, dir, &server_args)?;
+    let pid = cluster.server_pid();
+    let before = resident_kib(pid)?;
+    let Options { workers, cpus, .. } = *options;
+    let ledger = Ledger::new(options.tasks)?;
+    let swarm = Swarm::start(&cluster.server_dir(), options, &ledger)?;
+    let idle = resident_kib(pid)?;
+    println!(
+        "{workers} workers of {cpus} cpus, {} tasks of {:.1} ms +- {:.0} %; links {:.0} ms, {} % lost",
+        options.tasks,
+        millis(time.mean),
+        time.spread * 100.0,
+        millis(link.delay),
+        link.loss * 100.0
+    );
+    println!(
+        "registered in {:.2} s; server {} MiB, {:.1} KiB a worker",
+        swarm.registered_in.as_secs_f64(),
+        idle / 1_024,
+        ratio(idle.saturating_sub(before), workers as u64)
+    );
+    if options.restarts == 0 {
+        work(options, dir, cluster, swarm, http)
+    } else {
+        restart(options, cluster, swarm, &ledger)
     }
+}
+
+/// Runs the workers and prints the costs.
+fn work(
+    options: &Options,
+    dir: &Path,
+    mut cluster: Cluster,
+    mut swarm: Swarm,
+    http_port: Option<u16>,
+) -> Result<()> {
+    start_probed_worker(&mut cluster)?;
+    let (pid, journal) = (cluster.server_pid(), dir.join("journal"));
+    let (stored, cpu) = (stored_bytes(&journal)?, cpu_by_thread(pid)?);
+    let (own, tasks) = (own_cpu()?, options.tasks);
+    let (storms, load) = (swarm.storms(), options.clone());
+    let (cluster, watched) = swarm.work(move || {
+        let watched = run_array(&cluster, &load, &storms, http_port)?;
+        Ok((cluster, watched))
+    })?;
+    let took = watched.finished.last().context("nothing finished")?.0;
+    let rate = |from, to| watched.rate(from, to).unwrap_or(f64::NAN);
+    println!(
+        "{:.0} tasks/s ({:.0} in the first tenth, {:.0} in the last), {:.2} s",
+        ratio(tasks, 1) / took.as_secs_f64(),
+        rate(0.0, 0.1),
+        rate(0.9, 1.0),
+        took.as_secs_f64()
+    );
+    tell_cpu(pid, &cpu, own_cpu()?.saturating_sub(own), tasks, took)?;
+    cluster.time(&["journal", "flush"])?;
+    println!(
+        "server at most {} MiB; store {:.1} B a task",
+        peak_kib(pid)? / 1_024,
+        ratio(stored_bytes(&journal)?.saturating_sub(stored), tasks),
+    );
+    tell_waits(&watched);
+    tell_turns(cluster.long_turns()?);
+    if options.rest {
+        let took = wait_for_rest(&journal)?;
+        println!(
+            "store {:.1} B a task at rest, {:.1} s later; server {} MiB",
+            ratio(stored_bytes(&journal)?.saturating_sub(stored), tasks),
+            took.as_secs_f64(),
+            resident_kib(pid)? / 1_024,
+        );
+    }
+    let storms = swarm.storms();
+    let counts = swarm.join(move || cluster.stop())?;
+    if options.storms > 0 {
+        let (given_up, failures) = (storms.tally().given_up(), storms.tally().failures());
+        println!("{given_up} workers gave up; {failures} attempts to come back failed");
+        for (reason, count) in storms.tally().reasons() {
+            println!("  {count} x {reason}");
+        }
+    }
+    // When a connection breaks, unstarted tasks are given up, but they may have run nevertheless.
+    ensure!(
+        counts.ended == tasks || (options.storms > 0 && counts.ended > tasks),
+        "workers ended {} tasks instead of {tasks}",
+        counts.ended
+    );
+    println!(
+        "{:.1} B a task from the server to workers",
+        ratio(counts.received, tasks)
+    );
+    Ok(())
+}
+
+/// Kills and restarts the server, and prints the effects on workers and tasks.
+fn restart(
+    options: &Options,
+    mut cluster: Cluster,
+    mut swarm: Swarm,
+    ledger: &Ledger,
+) -> Result<()> {
+    let (storms, plan) = (swarm.storms(), options.clone());
+    let (cluster, restarts) = swarm.work(move || {
+        let restarts = restarts::run_array(&mut cluster, storms.tally(), &plan)?;
+        Ok((cluster, restarts))
+    })?;
+    for restart in &restarts {
+        tell_restart(restart);
+    }
+    let storms = swarm.storms();
+    swarm.join(move || cluster.stop())?;
+    let (given_up, sums) = (storms.tally().given_up(), ledger.sums());
+    let tasks = options.tasks;
+    println!(
+        "{given_up} workers gave up; of {tasks} tasks {} were started again, {} ended twice, {} were lost",
+        sums.started_again,
+        sums.ended_again,
+        tasks - sums.ended
+    );
+    Ok(())
+}
+
+fn tell_restart(restart: &Restart) {
+    let seconds = |time: Duration| time.as_secs_f64();
+    println!(
+        "killed with {} running tasks; from its start the server answered after {:.2} s, all workers were back \
+         after {:.2} s, tasks ended after {:.2} s; {} attempts failed",
+        restart.running,
+        seconds(restart.answered),
+        seconds(restart.all_back),
+        seconds(restart.first_end),
+        restart.failures
+    );
+    println!(
+        "  cpu until all were back: core {:.0} ms, all threads {:.0} ms; server at most {} MiB",
+        millis(restart.cpu.0),
+        millis(restart.cpu.1),
+        restart.peak_kib / 1_024
+    );
+    tell_wait("  job info", &restart.looks);
+    tell_turns(restart.long_turns.clone());
+}
+
+fn tell_turns(mut turns: Vec<(Duration, String)>) {
+    turns.sort_unstable();
+    print!(
+        "  {} turns of the core's thread took 10 ms of CPU or more",
+        turns.len()
+    );
+    match turns.last() {
+        Some((longest, parts)) => println!(
+            "; the longest {:.1} ms (of a clock on the wall: {parts})",
+            millis(*longest)
+        ),
+        None => println!(),
+    }
+}
+
+/// Prints the CPU time per task since `before`, and its share of the machine.
+fn tell_cpu(
+    pid: u32,
+    before: &BTreeMap<String, Duration>,
+    own: Duration,
+    tasks: u64,
+    took: Duration,
+) -> Result<()> {
+    let mut all = Duration::ZERO;
+    for (thread, time) in cpu_by_thread(pid)? {
+        let time = time.saturating_sub(before.get(&thread).copied().unwrap_or_default());
+        all += time;
+        let per_task = micros(time, tasks);
+        if per_task >= 0.05 {
+            println!("  {thread:<16} {per_task:6.2} us a task");
+        }
+    }
+    for (what, time) in [("all threads", all), ("simulated side", own)] {
+        println!("  {what:<16} {:6.2} us a task", micros(time, tasks));
+    }
+    println!(
+        "cpus in use: server {:.2}, simulated side {:.2}",
+        all.as_secs_f64() / took.as_secs_f64(),
+        own.as_secs_f64() / took.as_secs_f64()
+    );
+    Ok(())
+}
+
+fn tell_waits(watched: &Watched) {
+    tell_wait("job info", &watched.looks);
+    tell_wait("submit --wait", &watched.submits);
+    for (path, took) in &watched.pages {
+        tell_wait(path, took);
+    }
+    for took in &watched.storms {
+        println!(
+            "all workers were back {:.0} ms after they had lost their connections",
+            millis(*took)
+        );
+    }
+}
+
+fn tell_wait(what: &str, took: &[Duration]) {
+    println!("{:4} x `{what}`: {}", took.len(), waits(took));
+}
+
+/// Returns the CPU time of this process, which is the simulated side; clients are separate
+/// processes.
+fn own_cpu() -> Result<Duration> {
+    Ok(cpu_by_thread(std::process::id())?.values().sum())
+}
+
+/// Returns the size of the store with the files beside it. The write-ahead log does not count: it has
+/// up to 16 MiB regardless of the number of tasks, and after a flush, the file contains all of it.
+fn stored_bytes(journal: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(journal.parent().context("no directory")?)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("journal") && !name.ends_with("-wal") {
+            sum += entry.metadata()?.len();
+        }
+    }
+    Ok(sum)
+}
+
+fn ratio(count: u64, of: u64) -> f64 {
+    count as f64 / of as f64
+}
+
+fn micros(time: Duration, tasks: u64) -> f64 {
+    millis(time) * 1e3 / ratio(tasks, 1)
 }

@@ -1,143 +1,67 @@
-//! The command line of a benchmark: options that each have a value.
+//! Options that several commands have.
 
-use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result};
+use clap::Args;
 
-/// The value of an option, with its name for errors.
-#[derive(Debug)]
-pub struct Value {
-    name: String,
-    text: String,
+use crate::processes::Cluster;
+
+/// The program to measure.
+#[derive(Args, Clone)]
+pub(crate) struct Hq {
+    /// The hq to measure [default: the one beside this program].
+    #[arg(long = "hq", value_name = "PATH", value_parser = |text: &str| existing(text))]
+    path: Option<PathBuf>,
 }
 
-impl Value {
-    /// Parses the value as a number or any other type.
-    ///
-    /// # Errors
-    ///
-    /// If it is invalid.
-    pub fn get<T: FromStr<Err: Display>>(&self) -> Result<T> {
-        let Self { name, text } = self;
-        let value = text.parse();
-        value.map_err(|error| anyhow!("{name} does not take '{text}': {error}"))
-    }
-
-    /// Returns the absolute path of an existing file, because servers and workers run in other
-    /// directories.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such file.
-    pub fn file(&self) -> Result<PathBuf> {
-        existing(&self.text)
-    }
-
-    /// Returns the name and the file of `LABEL=PATH`.
-    ///
-    /// # Errors
-    ///
-    /// If the value has another form, or if there is no such file.
-    pub fn labelled_file(&self) -> Result<(String, PathBuf)> {
-        let (label, path) = self
-            .text
-            .split_once('=')
-            .with_context(|| format!("{} takes LABEL=PATH", self.name))?;
-        Ok((label.to_owned(), existing(path)?))
-    }
-
-    /// Parses comma-separated numbers.
-    ///
-    /// # Errors
-    ///
-    /// If any of them is invalid.
-    pub fn list<T: FromStr<Err: Display>>(&self) -> Result<Vec<T>> {
-        let one = |text: &str| {
-            let name = self.name.clone();
-            let text = text.to_owned();
-            Self { name, text }.get()
-        };
-        self.text.split(',').map(one).collect()
-    }
-}
-
-fn existing(path: impl AsRef<Path>) -> Result<PathBuf> {
-    let path = path.as_ref();
-    std::fs::canonicalize(path).with_context(|| format!("cannot find {}", path.display()))
-}
-
-/// Passes each option to `set`, which returns whether it is known.
-///
-/// # Errors
-///
-/// If `set` fails, an option is unknown, or an option has no value.
-pub fn each(
-    mut args: impl Iterator<Item = String>,
-    mut set: impl FnMut(&str, &Value) -> Result<bool>,
-) -> Result<()> {
-    while let Some(name) = args.next() {
-        let text = args
-            .next()
-            .with_context(|| format!("{name} needs a value"))?;
-        let value = Value { name, text };
-        ensure!(set(&value.name, &value)?, "unknown option {}", value.name);
-    }
-    Ok(())
-}
-
-/// Returns the path of the `hq` that was built with this benchmark.
-///
-/// # Errors
-///
-/// If the path of this program is unknown.
-pub fn hq_beside() -> Result<PathBuf> {
-    Ok(std::env::current_exe()?.with_file_name("hq"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn count(words: &[&str]) -> Result<u32> {
-        let mut count = 0;
-        each(
-            words.iter().map(|word| (*word).to_owned()),
-            |name, value| {
-                match name {
-                    "--count" => count = value.get()?,
-                    "--each" => count = value.list::<u32>()?.iter().sum(),
-                    "--peer" => count = u32::from(value.labelled_file()?.1.is_absolute()),
-                    _ => return Ok(false),
-                }
-                Ok(true)
-            },
-        )?;
-        Ok(count)
-    }
-
-    #[test]
-    fn an_option_has_a_value_and_errors_name_both() {
-        assert_eq!(count(&["--count", "1", "--count", "7"]).expect("valid"), 7);
-        assert_eq!(count(&["--each", "1,20,3"]).expect("valid"), 24);
-        assert_eq!(count(&["--peer", "old=."]).expect("valid"), 1);
-        for (words, expected) in [
-            (&["--count"][..], "--count needs a value"),
-            (
-                &["--count", "x"],
-                "--count does not take 'x': invalid digit",
-            ),
-            (
-                &["--each", "1,x"],
-                "--each does not take 'x': invalid digit",
-            ),
-            (&["--peer", "."], "--peer takes LABEL=PATH"),
-            (&["--peer", "a=/is/not"], "cannot find /is/not"),
-            (&["--size", "1"], "unknown option --size"),
-        ] {
-            let error = count(words).expect_err("not valid").to_string();
-            assert!(error.starts_with(expected), "{error}");
+impl Hq {
+    pub(crate) fn path(&self) -> Result<PathBuf> {
+        if let Some(path) = &self.path {
+            return Ok(path.clone());
         }
+        let path = std::env::current_exe()?.with_file_name("hq");
+        let advice = || format!("{} is not built; or use --hq", path.display());
+        existing(&path).with_context(advice)
     }
+}
+
+/// The programs to compare, and how often.
+#[derive(Args)]
+pub(crate) struct Contestants {
+    #[command(flatten)]
+    hq: Hq,
+    /// Another program with hq's command line, which takes its turn in every round; can be repeated.
+    #[arg(long = "peer", value_name = "LABEL=PATH", value_parser = labelled)]
+    peers: Vec<(String, PathBuf)>,
+    /// The number of rounds that count.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) rounds: u32,
+    /// The number of cpus of a worker, and of tasks at a time.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) cpus: u32,
+}
+
+impl Contestants {
+    /// Starts a server and a worker of each program. hq is the first.
+    pub(crate) fn start(&self, dir: &Path) -> Result<Vec<(String, Cluster)>> {
+        let hq = ("hq".to_owned(), self.hq.path()?);
+        let all = [hq].into_iter().chain(self.peers.iter().cloned());
+        let start = |(label, path): (String, PathBuf)| {
+            let cluster = Cluster::start(&path, &dir.join(&label), self.cpus, &[])?;
+            Ok((label, cluster))
+        };
+        all.map(start).collect()
+    }
+}
+
+/// Returns the absolute path of a file, because servers and workers run in other directories.
+fn existing(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    std::fs::canonicalize(path)
+}
+
+fn labelled(text: &str) -> Result<(String, PathBuf)> {
+    let (label, path) = text.split_once('=').context("it has no `=`")?;
+    Ok((label.to_owned(), existing(path)?))
 }

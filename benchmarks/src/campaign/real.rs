@@ -9,14 +9,13 @@ use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{Asked, Campaign, Figures, hours};
-use crate::cluster::Cluster;
+use crate::processes::{Cluster, Process};
 use crate::scratch_dir;
 
 /// A campaign that takes longer than this counts as one that would never end.
@@ -34,29 +33,11 @@ const PAGE: usize = 4_096;
 struct Seat {
     number: u32,
     since: Instant,
-    child: Option<Child>,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        // The server has already ended.
-        if let Some(child) = &mut self.child {
-            let start = Instant::now();
-            while matches!(child.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(5) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+    worker: Option<Process>,
 }
 
 /// The body of a campaign's task, called in its process.
-///
-/// # Errors
-///
-/// If this process is not such a task.
-pub fn task() -> Result<()> {
+pub(crate) fn task() -> Result<()> {
     let variable = |name: &str| std::env::var(name).with_context(|| format!("{name} is not set"));
     let number: usize = variable("HQ_TASK_ID")?.parse()?;
     let granted = variable("HQ_RESOURCE_REQUEST_mem")?;
@@ -83,12 +64,8 @@ pub fn task() -> Result<()> {
 
 impl Campaign {
     /// Runs the campaign with real processes of this hq binary.
-    ///
-    /// # Errors
-    ///
-    /// If server or clients fail.
-    pub fn play_real(&self, hq: &Path, seed: u64, asked: Asked) -> Result<Figures> {
-        let dir = scratch_dir("campaign", &std::env::temp_dir())?;
+    pub(super) fn play_real(&self, hq: &Path, seed: u64, asked: Asked) -> Result<Figures> {
+        let dir = scratch_dir(&std::env::temp_dir())?;
         let needs = self.needs(seed);
         let mut text = String::new();
         for need in &needs {
@@ -102,7 +79,7 @@ impl Campaign {
             .map(|number| Seat {
                 number,
                 since: start,
-                child: None,
+                worker: None,
             })
             .collect();
         let cluster = Cluster::start_server(hq, dir.path(), &[])?;
@@ -113,11 +90,11 @@ impl Campaign {
             for seat in &mut seats {
                 self.keep(seat, &cluster, start)?;
             }
-            let stats = query(
-                &cluster,
+            let stats = cluster.json(&[
+                "query",
                 "SELECT count(*) AS n, sum(state = 'finished') AS good, \
                  sum(state IN ('waiting', 'running')) AS left_over FROM tasks",
-            )?;
+            ])?;
             let number = |name: &str| stats.pointer(&format!("/0/{name}")).and_then(Value::as_u64);
             figures.finished = number("good")
                 .and_then(|n| u32::try_from(n).ok())
@@ -150,7 +127,7 @@ impl Campaign {
             permille => format!("--predict={}", f64::from(permille) / 1_000.0),
         };
         let options = ["submit", &array, &memory, &predict, "--retry-delay=10ms"];
-        let rest = ["--stdout=none", "--stderr=none", "--", exe, "task"];
+        let rest = ["--stdout=none", "--stderr=none", "--", exe, "campaign-task"];
         let options: Vec<&str> = options
             .into_iter()
             .chain((!asked.auto_memory).then_some("--retries=0"))
@@ -166,8 +143,8 @@ impl Campaign {
         if start.elapsed() < self.walltime * seat.number / self.workers {
             return Ok(());
         }
-        if let Some(child) = &mut seat.child {
-            if child.try_wait()?.is_none() {
+        if let Some(worker) = &mut seat.worker {
+            if worker.is_running() {
                 return Ok(());
             }
             ensure!(
@@ -178,32 +155,11 @@ impl Campaign {
         let cpus = format!("--cpus={}", self.cpus);
         let memory = format!("--resource=mem=sum({})", self.memory);
         let limit = format!("--time-limit={}ms", self.walltime.as_millis());
-        let args = [
-            "worker",
-            "start",
-            "--detect-resources=none",
-            "--enforce-memory",
-        ];
-        let args = [&args[..], &[&*cpus, &memory, &limit]].concat();
-        let mut command = cluster.command(&args);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        seat.child = Some(command.spawn().context("cannot start a worker")?);
+        let args = ["--enforce-memory", &cpus, &memory, &limit];
+        seat.worker = Some(cluster.spawn_worker(&args)?);
         seat.since = Instant::now();
         Ok(())
     }
-}
-
-fn query(cluster: &Cluster, sql: &str) -> Result<Value> {
-    let output = cluster
-        .command(&["--output-mode=json", "query", sql])
-        .output()
-        .context("cannot run a client")?;
-    ensure!(
-        output.status.success(),
-        "`hq query` failed: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).context("`hq query` printed no JSON")
 }
 
 /// Adds up the grants of all attempts.
@@ -218,7 +174,7 @@ fn account(cluster: &Cluster, dir: &Path, figures: &mut Figures) -> Result<()> {
         }
     }
     let sql = "SELECT task, instance, state, run_us, message FROM attempts";
-    let rows = query(cluster, sql)?;
+    let rows = cluster.json(&["query", sql])?;
     for row in rows.as_array().context("no rows")? {
         let number = |name: &str| row.get(name).and_then(Value::as_u64);
         let Some((task, instance)) = number("task").zip(number("instance")) else {

@@ -10,20 +10,20 @@ use crate::baseline;
 
 /// The compiled programs.
 #[derive(Debug)]
-pub struct Programs {
+pub(crate) struct Programs {
     /// The program that the contestants run.
-    pub child: PathBuf,
+    pub(crate) child: PathBuf,
     /// The directory for files of the measurements.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     c: PathBuf,
     rust: PathBuf,
     /// Why Python does not take part; `None` if it does.
-    pub no_python: Option<String>,
+    pub(crate) no_python: Option<String>,
 }
 
 /// The language of a contestant's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
+pub(crate) enum Language {
     /// `baseline/spawn_mech.c`
     C,
     /// `crates/spawn/examples/spawn_contestant.rs`
@@ -34,34 +34,30 @@ pub enum Language {
 
 /// One way to spawn processes.
 #[derive(Clone, Copy, Debug)]
-pub struct Contestant {
+pub(crate) struct Contestant {
     /// The name in tables and plots.
-    pub label: &'static str,
+    pub(crate) label: &'static str,
     /// The program that contains the mechanism.
-    pub language: Language,
+    pub(crate) language: Language,
     /// The mechanism's name in that program.
-    pub mechanism: &'static str,
+    pub(crate) mechanism: &'static str,
     /// What else the question varies, such as how the program is named.
-    pub variant: &'static str,
+    pub(crate) variant: &'static str,
 }
 
 /// The arguments and the environment of a contestant.
 #[derive(Clone, Debug, Default)]
-pub struct Setting {
+pub(crate) struct Setting {
     /// Arguments in the form `key=value`.
-    pub args: Vec<String>,
+    pub(crate) args: Vec<String>,
     /// The contestant's own environment variables.
-    pub env: Vec<(String, String)>,
+    pub(crate) env: Vec<(String, String)>,
 }
 
 impl Programs {
     /// Compiles the C programs into `dir`, and the Rust program into the target directory of this
     /// program.
-    ///
-    /// # Errors
-    ///
-    /// If there is no C compiler or no cargo.
-    pub fn build(dir: &Path) -> Result<Self> {
+    pub(crate) fn build(dir: &Path) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let built = Command::new(cargo)
             .args(["build", "--release", "--package=hq-spawn"])
@@ -92,17 +88,16 @@ impl Programs {
     }
 
     /// Returns whether the contestant can run here.
-    #[must_use]
-    pub fn has(&self, contestant: &Contestant) -> bool {
+    pub(crate) fn has(&self, contestant: &Contestant) -> bool {
         contestant.language != Language::Python || self.no_python.is_none()
     }
 
     /// Runs a contestant. Returns its output, and the sorted values that its processes wrote.
-    ///
-    /// # Errors
-    ///
-    /// If it failed.
-    pub fn run(&self, contestant: &Contestant, setting: &Setting) -> Result<(Vec<f64>, Vec<i64>)> {
+    pub(crate) fn run(
+        &self,
+        contestant: &Contestant,
+        setting: &Setting,
+    ) -> Result<(Vec<f64>, Vec<i64>)> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("baseline/popen.py");
         let mut command = match contestant.language {
             Language::C => Command::new(&self.c),

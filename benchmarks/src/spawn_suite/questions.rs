@@ -4,7 +4,7 @@ use super::contestants::{Contestant, Language, Programs, Setting};
 
 /// The unit of a contestant's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub(crate) enum Unit {
     /// Processes per second; more is better.
     Rate,
     /// Nanoseconds of one wait.
@@ -15,28 +15,27 @@ pub enum Unit {
 
 /// One question, with one table and one plot.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub(crate) struct Question {
     /// The name on the command line and of its files.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// The question in words.
-    pub title: &'static str,
+    pub(crate) title: &'static str,
     /// The name of the quantity that grows.
-    pub x_label: &'static str,
+    pub(crate) x_label: &'static str,
     /// The unit of the answers.
-    pub unit: Unit,
+    pub(crate) unit: Unit,
     /// The values of the quantity that grows.
-    pub points: &'static [u32],
+    pub(crate) points: &'static [u32],
     /// The points of a quick run.
-    pub quick_points: &'static [u32],
+    pub(crate) quick_points: &'static [u32],
     /// The contestants that answer. Ratios are relative to the first one.
-    pub contestants: Vec<Contestant>,
+    pub(crate) contestants: Vec<Contestant>,
     setting: fn(&Programs, &Contestant, u32) -> Setting,
 }
 
 impl Question {
     /// Returns the setting of a contestant at a point.
-    #[must_use]
-    pub fn setting(&self, programs: &Programs, contestant: &Contestant, x: u32) -> Setting {
+    pub(crate) fn setting(&self, programs: &Programs, contestant: &Contestant, x: u32) -> Setting {
         let mut setting = (self.setting)(programs, contestant, x);
         if !setting.args.iter().any(|arg| arg.starts_with("program=")) {
             let program = format!("program={}", programs.child.display());
@@ -214,8 +213,7 @@ fn times(template: &Question) -> [Question; 2] {
 }
 
 /// Returns all questions.
-#[must_use]
-pub fn all() -> Vec<Question> {
+pub(crate) fn all() -> Vec<Question> {
     let processes = Question {
         name: "processes",
         title: "Spawn rate against number of processes",

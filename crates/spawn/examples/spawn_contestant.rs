@@ -1,7 +1,7 @@
 //! Spawns and reaps processes with each mechanism available in Rust, optionally with burdens on the
 //! parent.
 //!
-//! This is a contestant of `spawn_suite` in `benchmarks/`. Its arguments and output are those of
+//! This is a contestant of `hq-bench spawn-suite`. Its arguments and output are those of
 //! `spawn_mech.c`: `spawn_contestant MECHANISM [key=value]…` prints `PROCESSES SECONDS` to standard
 //! error. [`run`] lists the mechanisms. Processes inherit standard output.
 #![expect(

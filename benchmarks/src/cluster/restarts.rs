@@ -1,0 +1,180 @@
+//! A server that is killed under load and restarted: when are all workers back, and is anything
+//! lost?
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+
+use super::home::Tally;
+use super::measure::task_stats;
+use super::{Options, SERVER_ARGS};
+use crate::processes::{Cluster, cpu_by_thread, peak_kib, submit};
+
+/// The pause between two checks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the server stays away. Batch systems and users do not restart it faster.
+const AWAY: Duration = Duration::from_secs(1);
+/// The timeout of one step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long clients are timed after all workers are back. The pause before the next kill is the
+/// same.
+const AFTER: Duration = Duration::from_secs(2);
+/// The fraction of all cpus that must be in use before the server is killed.
+const LOAD: f64 = 0.9;
+
+/// The results of one restart. Times are measured from the start of the server.
+#[derive(Debug)]
+pub(crate) struct Restart {
+    /// The number of tasks that were running when the server was killed.
+    pub(crate) running: u64,
+    /// When it first answered a client.
+    pub(crate) answered: Duration,
+    /// When the last worker was back.
+    pub(crate) all_back: Duration,
+    /// When the server first reported that a task had ended.
+    pub(crate) first_end: Duration,
+    /// The durations of `job info` from the first answer until a while after all workers were back,
+    /// in ascending order.
+    pub(crate) looks: Vec<Duration>,
+    /// The CPU time of the new server until all workers were back: of the core's thread, and of all
+    /// threads.
+    pub(crate) cpu: (Duration, Duration),
+    /// The CPU times of long turns of the core's thread, in ascending order, with their parts.
+    pub(crate) long_turns: Vec<(Duration, String)>,
+    /// The number of failed attempts of workers to come back.
+    pub(crate) failures: u64,
+    /// The peak memory of the new server until all workers were back, in KiB.
+    pub(crate) peak_kib: u64,
+}
+
+/// Submits an array of long tasks, kills and restarts the server as often as planned, and waits
+/// until all tasks have ended.
+pub(crate) fn run_array(
+    cluster: &mut Cluster,
+    tally: &Tally,
+    options: &Options,
+) -> Result<Vec<Restart>> {
+    let tasks = options.tasks;
+    cluster.time(&submit(&[&format!("--array=1-{tasks}")], "true"))?;
+    let mut restarts = Vec::new();
+    for _ in 0..options.restarts {
+        restarts.push(restart(cluster, tally, options)?);
+        std::thread::sleep(AFTER);
+    }
+    wait("all tasks have finished", || {
+        Ok(counts(cluster)?.finished == tasks)
+    })?;
+    Ok(restarts)
+}
+
+fn restart(cluster: &mut Cluster, tally: &Tally, options: &Options) -> Result<Restart> {
+    let cpus = u64::from(options.cpus) * options.workers as u64;
+    let mut running = 0;
+    wait("nearly all cpus are in use", || {
+        let counts = counts(cluster)?;
+        running = counts.running;
+        let possible = cpus.min(options.tasks.saturating_sub(counts.finished));
+        let share = running as f64 / possible.max(1) as f64;
+        Ok(share >= LOAD)
+    })?;
+    let (losses, failures) = (tally.losses(), tally.failures());
+    let turns = cluster.long_turns()?.len();
+    cluster.kill_server()?;
+    wait("all workers have noticed", || {
+        Ok(tally.losses() >= losses + options.workers)
+    })?;
+    std::thread::sleep(AWAY);
+    let begun = Instant::now();
+    let answered = cluster.start_server_again(&SERVER_ARGS)?;
+    let before = counts(cluster)?.finished;
+    let (all_back, first_end, looks, cpu) =
+        watch(cluster, tally, options.workers, (begun, before))?;
+    let mut long_turns = cluster.long_turns()?.split_off(turns);
+    long_turns.sort_unstable();
+    Ok(Restart {
+        running,
+        answered,
+        all_back,
+        first_end,
+        looks,
+        cpu,
+        long_turns,
+        failures: tally.failures() - failures,
+        peak_kib: peak_kib(cluster.server_pid())?,
+    })
+}
+
+type Seen = (Duration, Duration, Vec<Duration>, (Duration, Duration));
+
+/// Waits until all workers are back and tasks end, while a client follows the job.
+fn watch(
+    cluster: &Cluster,
+    tally: &Tally,
+    workers: usize,
+    (begun, finished): (Instant, u64),
+) -> Result<Seen> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut looks = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                looks.push(cluster.time(&["job", "info", "1"])?);
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            looks.sort_unstable();
+            anyhow::Ok(looks)
+        });
+        let ending = scope.spawn(|| {
+            wait("tasks end again", || {
+                Ok(counts(cluster)?.finished > finished)
+            })?;
+            anyhow::Ok(begun.elapsed())
+        });
+        let back = wait("all workers are back", || Ok(tally.up() == workers)).and_then(|()| {
+            let all_back = begun.elapsed();
+            Ok((all_back, cpu(cluster.server_pid())?))
+        });
+        let first_end = ending.join();
+        std::thread::sleep(AFTER);
+        is_over.store(true, Ordering::Relaxed);
+        let looks = looking.join().map_err(|_| anyhow!("it panicked"))??;
+        let (all_back, cpu) = back?;
+        let first_end = first_end.map_err(|_| anyhow!("it panicked"))??;
+        Ok((all_back, first_end, looks, cpu))
+    })
+}
+
+/// Returns the CPU time of the core's thread, and of all threads.
+fn cpu(pid: u32) -> Result<(Duration, Duration)> {
+    let threads = cpu_by_thread(pid)?;
+    let core = threads.get("core").copied().unwrap_or_default();
+    Ok((core, threads.values().sum()))
+}
+
+struct Counts {
+    running: u64,
+    finished: u64,
+}
+
+fn counts(cluster: &Cluster) -> Result<Counts> {
+    let stats = task_stats(cluster)?;
+    let number = |name: &str| stats.get(name).and_then(serde_json::Value::as_u64);
+    ensure!(number("failed") == Some(0), "tasks failed: {stats}");
+    Ok(Counts {
+        running: number("running").unwrap_or(0),
+        finished: number("finished").unwrap_or(0),
+    })
+}
+
+fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begun = Instant::now();
+    while !is_so()? {
+        ensure!(
+            begun.elapsed() < STEP_TIMEOUT,
+            "timeout of the wait until {what}"
+        );
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    Ok(())
+}
