@@ -18,7 +18,7 @@ const USAGE: &str = "\
 Usage: cargo xtask TASK
 
 Tasks:
-  size [CRATE]  count code and comments of what is shipped, by crate or by module of one
+  size [CRATE]  count code and comments, by crate or by module of one; the total is what is shipped
   mutants       break decision code on purpose, a place at a time, and see whether tests notice; takes a minute each
                   --count N       so many places [default: 36]
                   --seed N        another sample [default: 1]

@@ -1,8 +1,9 @@
-//! `cargo xtask size`: counts lines of shipped code, and of comments.
+//! `cargo xtask size`: counts lines and characters of code, and lines of comments.
 //!
-//! Counts lines with code or the contents of a string, and lines with only a comment. Blank lines,
-//! documentation, tests, test-only code and other languages are left out. The rule is fixed, so
-//! that the figures of two versions are comparable; see `docs/testing.md`.
+//! Counts lines with code or the contents of a string, with their characters that are not blank,
+//! and lines with only a comment. Blank lines, documentation, tests, test-only code and other
+//! languages are left out. The rule is fixed, so that the figures of two versions are comparable;
+//! see `docs/testing.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,12 +19,18 @@ use crate::tidy::{self, Product};
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Lines {
     code: usize,
+    /// The characters in these lines that are not blank.
+    characters: usize,
     comments: usize,
 }
+
+/// The crates that are not shipped. They are not in the total.
+const NOT_SHIPPED: [&str; 2] = ["benchmarks", "xtask"];
 
 impl AddAssign for Lines {
     fn add_assign(&mut self, other: Self) {
         self.code += other.code;
+        self.characters += other.characters;
         self.comments += other.comments;
     }
 }
@@ -60,8 +67,6 @@ fn sums(
     for product in products {
         for (module, file) in product.files() {
             let name = match package {
-                // This crate is not shipped.
-                None if product.package == "xtask" => continue,
                 None => product.package.to_owned(),
                 Some(package) if package == product.package => {
                     module.first().map_or("(root)", String::as_str).to_owned()
@@ -78,8 +83,11 @@ fn count(layers: &Layers) -> Lines {
     let mut lines = Lines::default();
     let code = layers.code.lines().zip(layers.strings.lines());
     for ((code, string), comment) in code.zip(layers.comments.lines()) {
-        if !code.trim().is_empty() || !string.trim().is_empty() {
+        let both = code.chars().chain(string.chars());
+        let characters = both.filter(|c| !c.is_whitespace()).count();
+        if characters > 0 {
             lines.code += 1;
+            lines.characters += characters;
         } else if !comment.trim().is_empty() {
             lines.comments += 1;
         }
@@ -89,26 +97,34 @@ fn count(layers: &Layers) -> Lines {
 
 fn render(rows: &BTreeMap<String, Lines>) -> String {
     let mut text = format!(
-        "{:<20} {:>7} {:>9} {:>8}\n",
-        "", "code", "comments", "per 100"
+        "{:<20} {:>7} {:>10} {:>9} {:>8}\n",
+        "", "code", "characters", "comments", "per 100"
     );
     let mut total = Lines::default();
     let mut row = |name: &str, lines: Lines| {
         // The rate is per hundred lines with one decimal, without floating point.
         let tenths = lines.comments * 1_000 / lines.code.max(1);
         let (whole, decimal) = (tenths / 10, tenths % 10);
-        let Lines { code, comments } = lines;
+        let Lines {
+            code,
+            characters,
+            comments,
+        } = lines;
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{name:<20} {code:>7} {comments:>9} {whole:>6}.{decimal}"
+            "{name:<20} {code:>7} {characters:>10} {comments:>9} {whole:>6}.{decimal}"
         );
     };
-    for (name, lines) in rows {
+    let is_shipped = |name: &String| !NOT_SHIPPED.contains(&name.as_str());
+    for (name, lines) in rows.iter().filter(|(name, _)| is_shipped(name)) {
         row(name, *lines);
         total += *lines;
     }
     row("total", total);
+    for (name, lines) in rows.iter().filter(|(name, _)| !is_shipped(name)) {
+        row(name, *lines);
+    }
     text
 }
 
@@ -120,7 +136,7 @@ mod tests {
     fn only_code_and_comments_that_are_shipped_count() {
         let text = "//! Header.\n\n// Why.\nfn a() { // here\n    \"b\n     c\";\n}\n/// Doc.\n#[cfg(test)]\nmod tests {\n    // Not this.\n    fn b() {}\n}\n";
         let lines = count(&Layers::new(text));
-        assert_eq!((lines.code, lines.comments), (4, 1));
+        assert_eq!((lines.code, lines.characters, lines.comments), (4, 12, 1));
     }
 
     #[test]
@@ -131,6 +147,8 @@ mod tests {
             ("crates/core/src/a/b.rs", "// D.\nuse d;\n"),
             ("crates/stream/src/lib.rs", "use e;\n"),
             ("crates/xtask/src/main.rs", "use f;\n"),
+            ("benchmarks/src/main.rs", "use g;\n"),
+            ("fuzz/src/lib.rs", "use h;\n"),
         ];
         let files = files.map(|(path, text)| (path.to_owned(), Layers::new(text)));
         let counted = files
@@ -149,13 +167,21 @@ mod tests {
                 .map(|(name, count)| ((*name).to_owned(), *count))
                 .collect()
         };
-        assert_eq!(code(None), pairs(&[("core", 4), ("stream", 1)]));
+        let all = [("benchmarks", 1), ("core", 4), ("stream", 1), ("xtask", 1)];
+        assert_eq!(code(None), pairs(&all));
         assert_eq!(code(Some("core")), pairs(&[("(root)", 1), ("a", 3)]));
         assert_eq!(code(Some("other")), pairs(&[]));
         let lines = Lines {
             code: 16,
+            characters: 90,
             comments: 1,
         };
-        assert!(render(&BTreeMap::from([("core".to_owned(), lines)])).contains("6.2"));
+        let rows = ["benchmarks", "core"].map(|name| (name.to_owned(), lines));
+        let table = render(&rows.into());
+        let expected = [("core", "6.2"), ("total", "6.2"), ("benchmarks", "6.2")];
+        let shown = table.lines().skip(1).zip(expected);
+        for (line, (name, rate)) in shown {
+            assert!(line.starts_with(name) && line.ends_with(rate), "{table}");
+        }
     }
 }

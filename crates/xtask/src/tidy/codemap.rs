@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::Problem;
-use super::imports::Product;
+use super::imports::{self, Product};
 
 /// The page that contains the map.
 pub(super) const PATH: &str = "docs/architecture.md";
@@ -38,7 +38,7 @@ pub(super) fn check(page: &str, products: &[Product], paths: &[String]) -> Vec<P
     let named = named(page);
     let mut problems = Vec::new();
     for module in &named {
-        let folder = format!("crates/{}/", module.package);
+        let folder = imports::folder(&module.package);
         let is_there = paths.iter().any(|path| {
             let below = path.strip_prefix(&folder);
             below.is_some_and(|below| is_at(below, &module.name))

@@ -14,7 +14,10 @@ use self::modules::Crate;
 use super::Problem;
 use crate::rust_text::{self, Layers};
 
-/// A known cycle: the folder of the crate below `crates/`, the path from its root to the folder of
+/// The only crate outside `crates/`.
+const BENCHMARKS: &str = "benchmarks";
+
+/// A known cycle: the name of the crate's folder, the path from its root to the folder of
 /// the modules (empty for the root), and the modules.
 type Known = (&'static str, &'static str, &'static str);
 
@@ -27,7 +30,7 @@ const ARROWS_SHOWN: usize = 2;
 /// The shipped modules of one crate.
 #[derive(Debug)]
 pub(crate) struct Product<'a> {
-    /// The folder of the crate below `crates/`.
+    /// The name of the crate's folder.
     pub(crate) package: &'a str,
     content: Crate,
 }
@@ -44,16 +47,26 @@ impl Product<'_> {
     }
 }
 
+/// Returns the path of a crate, with a slash at the end.
+pub(super) fn folder(package: &str) -> String {
+    if package == BENCHMARKS {
+        format!("{package}/")
+    } else {
+        format!("crates/{package}/")
+    }
+}
+
 /// Reads all crates. `files` are all files of the tree.
 pub(crate) fn products(files: &[(String, Layers)]) -> Vec<Product<'_>> {
     let mut packages: BTreeMap<&str, Vec<(&str, &str, &Layers)>> = BTreeMap::new();
     for (path, layers) in files {
-        let inside = path.strip_prefix("crates/");
-        let Some((package, below)) = inside.and_then(|path| path.split_once("/src/")) else {
+        let inside = path.strip_prefix("crates/").unwrap_or(path);
+        let Some((package, below)) = inside.split_once("/src/") else {
             continue;
         };
+        let is_crate = path.starts_with(&folder(package));
         // Other binaries are separate crates.
-        if !below.starts_with("bin/") && !rust_text::is_test_path(below) {
+        if is_crate && !below.starts_with("bin/") && !rust_text::is_test_path(below) {
             let package = packages.entry(package).or_default();
             package.push((below, path, layers));
         }
@@ -80,7 +93,7 @@ fn compare(known: &[Known], package: &str, circles: &[Circle]) -> Vec<Problem> {
     let known: Vec<&Known> = known.iter().filter(|known| known.0 == package).collect();
     let in_folder = |known: &Known, circle: &Circle| known.1 == circle.folder.join("::");
     let has = |known: &Known, name: &String| known.2.split(' ').any(|member| member == name);
-    let root = format!("crates/{package}/src/lib.rs");
+    let root = format!("{}src/lib.rs", folder(package));
     let mut problems = Vec::new();
     for circle in circles {
         let covers = |known: &&&Known| {
