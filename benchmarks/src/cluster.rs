@@ -24,7 +24,6 @@ use clap::Args;
 use self::links::SlowLink;
 use self::measure::{Watched, run_array, start_probed_worker};
 use self::pages::free_port;
-use self::restarts::Restart;
 use self::swarm::Swarm;
 use self::tasks::{Ledger, TaskTime};
 use crate::figures::{millis, waits};
@@ -227,13 +226,10 @@ fn restart(
     ledger: &Ledger,
 ) -> Result<()> {
     let (storms, plan) = (swarm.storms(), options.clone());
-    let (cluster, restarts) = swarm.work(move || {
-        let restarts = restarts::run_array(&mut cluster, storms.tally(), &plan)?;
-        Ok((cluster, restarts))
+    let cluster = swarm.work(move || {
+        restarts::run_array(&mut cluster, storms.tally(), &plan)?;
+        Ok(cluster)
     })?;
-    for restart in &restarts {
-        tell_restart(restart);
-    }
     let storms = swarm.storms();
     swarm.join(move || cluster.stop())?;
     let (given_up, sums) = (storms.tally().given_up(), ledger.sums());
@@ -245,27 +241,6 @@ fn restart(
         tasks - sums.ended
     );
     Ok(())
-}
-
-fn tell_restart(restart: &Restart) {
-    let seconds = |time: Duration| time.as_secs_f64();
-    println!(
-        "killed with {} running tasks; from its start the server answered after {:.2} s, all workers were back \
-         after {:.2} s, tasks ended after {:.2} s; {} attempts failed",
-        restart.running,
-        seconds(restart.answered),
-        seconds(restart.all_back),
-        seconds(restart.first_end),
-        restart.failures
-    );
-    println!(
-        "  cpu until all were back: core {:.0} ms, all threads {:.0} ms; server at most {} MiB",
-        millis(restart.cpu.0),
-        millis(restart.cpu.1),
-        restart.peak_kib / 1_024
-    );
-    tell_wait("  job info", &restart.looks);
-    tell_turns(restart.long_turns.clone());
 }
 
 fn tell_turns(mut turns: Vec<(Duration, String)>) {

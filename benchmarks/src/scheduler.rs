@@ -14,13 +14,12 @@ mod shapes;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 
+use self::kinds::OPERATIONS;
 use self::quality::{Quality, measure, small_cases};
-use self::scale::Scale;
 use self::shapes::{
     Load, heterogeneous, map_reduce, merge, montage, plain_array, stencil, with_gangs,
 };
@@ -77,79 +76,28 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         shapes(&clusters[..count], options.plots.as_deref())?;
         small(300);
     }
-    largest();
+    scale::run();
     Ok(())
-}
-
-/// Runs and prints the largest case.
-fn largest() {
-    let found = scale::measure(Scale {
-        workers: 1_000,
-        tasks: 1_000_000,
-        classes: 50,
-        churn: 10,
-        span: Duration::from_secs(20),
-    });
-    println!(
-        "\n1 000 workers, 1 000 000 ready tasks in 50 classes, 10 workers a second come and go, 20 s:\n\
-         {} decisions: cpu time {}; on the wall {}; the longest with a submit {:.1?} ({:.1?} on the wall)\n\
-         heartbeats answered in {}\n\
-         not on a cpu: {:.1?} of {:.1?}; the thread lost its cpu {} times, the host took {:.1?}",
-        found.decisions,
-        quantiles(found.cpu),
-        quantiles(found.wall),
-        found.submit.cpu,
-        found.submit.wall,
-        quantiles(found.heartbeats),
-        found.off_cpu,
-        found.took,
-        found.noise.preemptions,
-        found.noise.stolen,
-    );
-    println!(
-        "{} tasks started, {} of them multi-node; {} handed out, {} asked back; cpus busy {:.1} %",
-        found.started,
-        found.gangs,
-        found.handed_out,
-        found.asked_back,
-        found.busy * 100.0,
-    );
-    println!("most cpu time:");
-    for (number, decision) in &found.hardest {
-        println!("  {number}: {decision}");
-    }
-    let shared = found.shared();
-    println!("longest on the wall, {shared} of them also above:");
-    for (number, decision) in &found.longest {
-        println!("  {number}: {decision}");
-    }
 }
 
 /// Runs and prints the cases with a very large number of one kind of thing.
 fn very_many(many: u32, part: &str) {
     println!(
-        "| {many} | tasks | rounds | p50 | p99 | longest | submit | cancel, forget | demand | explain | jobs | \
-         job info | resubmit | tasks | workers | queues in a round |"
+        "| {many} | tasks | rounds | p50 | p99 | longest | {} | queues in a round |",
+        OPERATIONS.join(" | ")
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("|---|{}", "---:|".repeat(OPERATIONS.len() + 6));
     let mut longest = Vec::new();
     for row in kinds::measure(many, part) {
         let [p50, p99, _, max] = row.cpu;
+        let took = |operation| row.took.get(operation).copied().unwrap_or_default();
+        let took = OPERATIONS.map(|operation| format!("{:.1?}", took(operation)));
         println!(
-            "| {} | {} | {} | {p50:.1?} | {p99:.1?} | {max:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | \
-             {:.1?} | {:.1?} | {:.1?} | {:.1?} | {} |",
+            "| {} | {} | {} | {p50:.1?} | {p99:.1?} | {max:.1?} | {} | {} |",
             row.name,
             row.started,
             row.decisions,
-            row.submit,
-            row.end,
-            row.demand,
-            row.explain,
-            row.jobs,
-            row.info,
-            row.resubmit,
-            row.tasks,
-            row.workers,
+            took.join(" | "),
             row.queues
         );
         longest.push((row.name, row.longest));
@@ -157,10 +105,6 @@ fn very_many(many: u32, part: &str) {
     for (name, decision) in longest {
         println!("{name}: longest {decision}");
     }
-}
-
-fn quantiles([p50, p99, p999, max]: [Duration; 4]) -> String {
-    format!("p50 {p50:.1?}, p99 {p99:.1?}, p99.9 {p999:.1?}, max {max:.1?}")
 }
 
 /// Compares small cases with their optimum.

@@ -8,7 +8,8 @@ use anyhow::{Result, anyhow, ensure};
 
 use super::home::Tally;
 use super::measure::task_stats;
-use super::{Options, SERVER_ARGS};
+use super::{Options, SERVER_ARGS, tell_turns, tell_wait};
+use crate::figures::millis;
 use crate::processes::{Cluster, cpu_by_thread, peak_kib, submit};
 
 /// The pause between two checks.
@@ -23,52 +24,22 @@ const AFTER: Duration = Duration::from_secs(2);
 /// The fraction of all cpus that must be in use before the server is killed.
 const LOAD: f64 = 0.9;
 
-/// The results of one restart. Times are measured from the start of the server.
-#[derive(Debug)]
-pub(crate) struct Restart {
-    /// The number of tasks that were running when the server was killed.
-    pub(crate) running: u64,
-    /// When it first answered a client.
-    pub(crate) answered: Duration,
-    /// When the last worker was back.
-    pub(crate) all_back: Duration,
-    /// When the server first reported that a task had ended.
-    pub(crate) first_end: Duration,
-    /// The durations of `job info` from the first answer until a while after all workers were back,
-    /// in ascending order.
-    pub(crate) looks: Vec<Duration>,
-    /// The CPU time of the new server until all workers were back: of the core's thread, and of all
-    /// threads.
-    pub(crate) cpu: (Duration, Duration),
-    /// The CPU times of long turns of the core's thread, in ascending order, with their parts.
-    pub(crate) long_turns: Vec<(Duration, String)>,
-    /// The number of failed attempts of workers to come back.
-    pub(crate) failures: u64,
-    /// The peak memory of the new server until all workers were back, in KiB.
-    pub(crate) peak_kib: u64,
-}
-
 /// Submits an array of long tasks, kills and restarts the server as often as planned, and waits
 /// until all tasks have ended.
-pub(crate) fn run_array(
-    cluster: &mut Cluster,
-    tally: &Tally,
-    options: &Options,
-) -> Result<Vec<Restart>> {
+pub(crate) fn run_array(cluster: &mut Cluster, tally: &Tally, options: &Options) -> Result<()> {
     let tasks = options.tasks;
     cluster.time(&submit(&[&format!("--array=1-{tasks}")], "true"))?;
-    let mut restarts = Vec::new();
     for _ in 0..options.restarts {
-        restarts.push(restart(cluster, tally, options)?);
+        restart(cluster, tally, options)?;
         std::thread::sleep(AFTER);
     }
     wait("all tasks have finished", || {
         Ok(counts(cluster)?.finished == tasks)
-    })?;
-    Ok(restarts)
+    })
 }
 
-fn restart(cluster: &mut Cluster, tally: &Tally, options: &Options) -> Result<Restart> {
+/// Kills and restarts the server once, and prints what followed. Times are measured from its start.
+fn restart(cluster: &mut Cluster, tally: &Tally, options: &Options) -> Result<()> {
     let cpus = u64::from(options.cpus) * options.workers as u64;
     let mut running = 0;
     wait("nearly all cpus are in use", || {
@@ -90,19 +61,22 @@ fn restart(cluster: &mut Cluster, tally: &Tally, options: &Options) -> Result<Re
     let before = counts(cluster)?.finished;
     let (all_back, first_end, looks, cpu) =
         watch(cluster, tally, options.workers, (begun, before))?;
-    let mut long_turns = cluster.long_turns()?.split_off(turns);
-    long_turns.sort_unstable();
-    Ok(Restart {
-        running,
-        answered,
-        all_back,
-        first_end,
-        looks,
-        cpu,
-        long_turns,
-        failures: tally.failures() - failures,
-        peak_kib: peak_kib(cluster.server_pid())?,
-    })
+    let [answered, all_back, first_end] =
+        [answered, all_back, first_end].map(|time| time.as_secs_f64());
+    println!(
+        "killed with {running} running tasks; from its start the server answered after {answered:.2} s, all workers \
+         were back after {all_back:.2} s, tasks ended after {first_end:.2} s; {} attempts failed",
+        tally.failures() - failures
+    );
+    println!(
+        "  cpu until all were back: core {:.0} ms, all threads {:.0} ms; server at most {} MiB",
+        millis(cpu.0),
+        millis(cpu.1),
+        peak_kib(cluster.server_pid())? / 1_024
+    );
+    tell_wait("  job info", &looks);
+    tell_turns(cluster.long_turns()?.split_off(turns));
+    Ok(())
 }
 
 type Seen = (Duration, Duration, Vec<Duration>, (Duration, Duration));

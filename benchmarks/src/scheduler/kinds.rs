@@ -4,6 +4,7 @@
 //! and few of everything else, and runs until all tasks have ended. The result is the longest
 //! decision, which must not grow with the number.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,21 @@ const MEMORY: u32 = 256_000;
 /// How long tasks run.
 const RUN: Duration = Duration::from_millis(20);
 
+/// Decisions with a submit, and those that cancel or forget jobs; answers to how many more workers
+/// would help, why a task is waiting, the list of jobs, and the details of the first job; submitting
+/// it again; a page of tasks, and the list of workers.
+pub(crate) const OPERATIONS: [&str; 9] = [
+    "submit",
+    "cancel, forget",
+    "demand",
+    "explain",
+    "jobs",
+    "job info",
+    "resubmit",
+    "tasks",
+    "workers",
+];
+
 /// The result of one case: the longest step of each operation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
@@ -41,26 +57,17 @@ pub(crate) struct Row {
     pub(crate) cpu: [Duration; 4],
     /// The details of the longest of them.
     pub(crate) longest: Decision,
-    /// The longest decision with a submit.
-    pub(crate) submit: Duration,
-    /// The longest decision that cancels or forgets jobs.
-    pub(crate) end: Duration,
-    /// The duration of the answer to how many more workers would help.
-    pub(crate) demand: Duration,
-    /// The duration of the answer to why a task is waiting.
-    pub(crate) explain: Duration,
-    /// The duration of the list of jobs.
-    pub(crate) jobs: Duration,
-    /// The duration of the details of the first job.
-    pub(crate) info: Duration,
-    /// The duration of the steps to resubmit the first job.
-    pub(crate) resubmit: Duration,
-    /// The duration of a page of tasks.
-    pub(crate) tasks: Duration,
-    /// The duration of the list of workers.
-    pub(crate) workers: Duration,
+    /// The longest step of each of [`OPERATIONS`].
+    pub(crate) took: BTreeMap<&'static str, Duration>,
     /// The maximum number of requests that a round examined.
     pub(crate) queues: usize,
+}
+
+impl Row {
+    fn note(&mut self, operation: &'static str, took: Duration) {
+        let longest = self.took.entry(operation).or_default();
+        *longest = took.max(*longest);
+    }
 }
 
 /// Creates a cluster with a very large number of one thing, and submits its jobs.
@@ -205,7 +212,7 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
         cluster.run_until(Time(0) + Duration::from_secs(1) * second);
     }
     let steps = cluster.decisions[before..].iter();
-    row.resubmit = steps.map(|step| step.took.cpu).max().unwrap_or_default();
+    steps.for_each(|step| row.note("resubmit", step.took.cpu));
     cluster.decisions.truncate(before);
     cluster.forget();
     while cluster
@@ -220,9 +227,9 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
     for decision in &cluster.decisions {
         let took = decision.took.cpu;
         if decision.submits > 0 {
-            row.submit = row.submit.max(took);
+            row.note("submit", took);
         } else if decision.sweeps > 0 {
-            row.end = row.end.max(took);
+            row.note("cancel, forget", took);
         } else {
             others.push(decision);
         }
@@ -240,33 +247,34 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
 fn ask(cluster: &Cluster, row: &mut Row) {
     let watch = Stopwatch::start();
     let _ = cluster.server.demand(cluster.now, &[query()]);
-    row.demand = row.demand.max(watch.read().cpu);
-    let page = |cursor: u64, states: Vec<TaskState>| TaskPageQuery {
-        job: JobRef::Id(JobId(1)),
-        tasks: None,
-        states,
-        cursor,
-        limit: 0,
-        with_definition: true,
-        with_curves: false,
-        without_paths: false,
+    row.note("demand", watch.read().cpu);
+    let page = |states: Vec<TaskState>| {
+        Query::TaskPage(TaskPageQuery {
+            job: JobRef::Id(JobId(1)),
+            tasks: None,
+            states,
+            cursor: 0,
+            limit: 0,
+            with_definition: true,
+            with_curves: false,
+            without_paths: false,
+        })
     };
-    let all = Selector::All;
-    row.jobs = row
-        .jobs
-        .max(longest_step(cluster, Query::JobList(all.clone())).0);
-    let first = Selector::Ids(IdArray::single(1));
-    row.info = row.info.max(longest_step(cluster, Query::JobInfo(first)).0);
     let workers = Query::Workers {
-        workers: all,
+        workers: Selector::All,
         with_runtime: true,
     };
-    row.workers = row.workers.max(longest_step(cluster, workers).0);
-    row.tasks = row
-        .tasks
-        .max(longest_step(cluster, Query::TaskPage(page(0, Vec::new()))).0);
-    let (took, found) = longest_step(cluster, Query::TaskPage(page(0, vec![TaskState::Waiting])));
-    row.tasks = row.tasks.max(took);
+    let first = Selector::Ids(IdArray::single(1));
+    for (operation, query) in [
+        ("jobs", Query::JobList(Selector::All)),
+        ("job info", Query::JobInfo(first)),
+        ("workers", workers),
+        ("tasks", page(Vec::new())),
+    ] {
+        row.note(operation, longest_step(cluster, query).0);
+    }
+    let (took, found) = longest_step(cluster, page(vec![TaskState::Waiting]));
+    row.note("tasks", took);
     if let Reply::TaskPage(found) = found
         && let Some(task) = found.tasks.last()
     {
@@ -275,7 +283,7 @@ fn ask(cluster: &Cluster, row: &mut Row) {
             job: JobRef::Id(JobId(1)),
             task: TaskId(task.id),
         };
-        row.explain = row.explain.max(longest_step(cluster, explain).0);
+        row.note("explain", longest_step(cluster, explain).0);
     }
 }
 

@@ -27,8 +27,28 @@ pub(crate) struct Load {
     pub(crate) critical_path: Duration,
 }
 
+impl Load {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            jobs: Vec::new(),
+            kinds: Vec::new(),
+            critical_path: Duration::ZERO,
+        }
+    }
+
+    /// Adds independent tasks of a kind, with the sum of their run times.
+    fn add(&mut self, mut kind: Kind, requests: Vec<ResourceRequest>, mean: Duration) {
+        let runs = spread(mean);
+        let count = u32::try_from(kind.count).unwrap_or(u32::MAX);
+        kind.work = (0..count).map(|id| runs(TaskId(id))).sum();
+        self.kinds.push(kind);
+        self.jobs.push((array_of(count, work(requests, 0)), runs));
+    }
+}
+
 /// Tasks with the same request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Kind {
     /// The number of tasks.
     pub(crate) count: u64,
@@ -70,6 +90,7 @@ pub(crate) fn work(variants: Vec<ResourceRequest>, priority: i32) -> TaskTemplat
 }
 
 /// Creates an array of tasks with one request.
+#[cfg(test)]
 pub(crate) fn array(count: u32, asked: Asked<'_>, priority: i32) -> SubmitBody {
     array_of(count, work(vec![request(asked)], priority))
 }
@@ -100,243 +121,170 @@ pub(crate) fn scatter(seed: u64) -> f64 {
     (z >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A task of a graph under construction: its needs and the earlier tasks on which it depends.
-struct Step {
-    deps: Vec<u32>,
-    kind: usize,
-    run: Duration,
+/// A graph under construction. Run times depend on the position of a task.
+#[derive(Default)]
+struct Graph {
+    tasks: Vec<GraphTask>,
+    runs: Vec<Duration>,
 }
 
-/// Creates a graph from its steps. `cpus` are the cpus of each kind.
-fn graph(name: &'static str, cpus: &[&'static str], steps: Vec<Step>) -> Load {
-    let mut ends: Vec<Duration> = Vec::with_capacity(steps.len());
-    let mut kinds: Vec<Kind> = cpus
-        .iter()
-        .map(|cpus| Kind {
-            count: 0,
+impl Graph {
+    fn len(&self) -> u32 {
+        u32::try_from(self.tasks.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Adds a task of a kind with a mean run time, and the earlier tasks on which it depends.
+    fn add(&mut self, template: u32, mean: f64, mut deps: Vec<u32>) {
+        deps.sort_unstable();
+        deps.dedup();
+        let id = self.len();
+        let run = mean * (0.5 + scatter(u64::from(id)));
+        self.runs.push(Duration::from_secs_f64(run));
+        self.tasks.push(GraphTask {
+            id: TaskId(id),
+            template,
+            deps: deps.into_iter().map(TaskId).collect(),
+        });
+    }
+
+    /// Creates the load. `cpus` are the cpus of each kind.
+    fn load(self, name: &'static str, cpus: &[&'static str]) -> Load {
+        let Self { tasks, runs } = self;
+        let mut ends: Vec<Duration> = Vec::with_capacity(tasks.len());
+        let kind = |cpus: &&'static str| Kind {
             variants: vec![vec![("cpus", cpus.parse().unwrap_or(1.0))]],
-            nodes: 0,
-            work: Duration::ZERO,
-        })
-        .collect();
-    for step in &steps {
-        let before = step.deps.iter().map(|dep| ends[*dep as usize]).max();
-        ends.push(before.unwrap_or_default() + step.run);
-        kinds[step.kind].count += 1;
-        kinds[step.kind].work += step.run;
+            ..Kind::default()
+        };
+        let mut kinds: Vec<Kind> = cpus.iter().map(kind).collect();
+        for (task, run) in tasks.iter().zip(&runs) {
+            let before = task.deps.iter().map(|dep| ends[dep.as_u32() as usize]);
+            ends.push(before.max().unwrap_or_default() + *run);
+            let kind = &mut kinds[task.template as usize];
+            kind.count += 1;
+            kind.work += *run;
+        }
+        let template = |cpus: &&str| Arc::new(work(vec![request(&[("cpus", cpus)])], 0));
+        let templates = cpus.iter().map(template).collect();
+        let body = SubmitBody::Graph(GraphSpec { templates, tasks });
+        let run = move |task: TaskId| runs.get(task.as_u32() as usize).copied();
+        let runs: Runs = Arc::new(move |task| run(task).unwrap_or_default());
+        Load {
+            name,
+            jobs: vec![(body, runs)],
+            kinds,
+            critical_path: ends.into_iter().max().unwrap_or_default(),
+        }
     }
-    let runs: Vec<Duration> = steps.iter().map(|step| step.run).collect();
-    let tasks = steps.into_iter().zip(0..).map(|(step, id)| GraphTask {
-        id: TaskId(id),
-        template: u32::try_from(step.kind).unwrap_or(0),
-        deps: step.deps.into_iter().map(TaskId).collect(),
-    });
-    let body = SubmitBody::Graph(GraphSpec {
-        templates: cpus
-            .iter()
-            .map(|cpus| Arc::new(work(vec![request(&[("cpus", cpus)])], 0)))
-            .collect(),
-        tasks: tasks.collect(),
-    });
-    let run: Runs = Arc::new(move |task: TaskId| {
-        runs.get(task.as_u32() as usize)
-            .copied()
-            .unwrap_or_default()
-    });
-    Load {
-        name,
-        jobs: vec![(body, run)],
-        kinds,
-        critical_path: ends.into_iter().max().unwrap_or_default(),
-    }
-}
-
-fn seconds(mean: f64, seed: u64) -> Duration {
-    Duration::from_secs_f64(mean * (0.5 + scatter(seed)))
 }
 
 /// Creates independent tasks of one cpu.
 pub(crate) fn plain_array(cpus: u32) -> Load {
-    let steps = (0..cpus * 20).map(|id| Step {
-        deps: Vec::new(),
-        kind: 0,
-        run: seconds(10.0, u64::from(id)),
-    });
-    graph("array", &["1"], steps.collect())
+    let mut graph = Graph::default();
+    for _ in 0..cpus * 20 {
+        graph.add(0, 10.0, Vec::new());
+    }
+    graph.load("array", &["1"])
 }
 
 /// Creates maps, then reducers that depend on all of them, twice.
 pub(crate) fn map_reduce(cpus: u32) -> Load {
-    let mut steps: Vec<Step> = Vec::new();
+    let mut graph = Graph::default();
     let mut before: Vec<u32> = Vec::new();
     for _ in 0..2 {
-        let first = count(&steps);
+        let first = graph.len();
         for _ in 0..cpus * 8 {
-            let deps = before.clone();
-            let run = seconds(5.0, u64::from(count(&steps)));
-            steps.push(Step { deps, kind: 0, run });
+            graph.add(0, 5.0, before.clone());
         }
-        let maps: Vec<u32> = (first..count(&steps)).collect();
+        let maps = graph.len();
         let reducers = (cpus / 4).clamp(1, 16);
-        before = (0..reducers).map(|id| count(&steps) + id).collect();
+        before = (maps..maps + reducers).collect();
         for _ in 0..reducers {
-            let run = seconds(2.0, u64::from(count(&steps)));
-            let deps = maps.clone();
-            steps.push(Step { deps, kind: 1, run });
+            graph.add(1, 2.0, (first..maps).collect());
         }
     }
-    graph("map-reduce", &["1", "2"], steps)
+    graph.load("map-reduce", &["1", "2"])
 }
 
 /// Creates a tree of pairwise merges above many leaves.
 pub(crate) fn merge(cpus: u32) -> Load {
-    let mut steps: Vec<Step> = Vec::new();
+    let mut graph = Graph::default();
     let leaves = (cpus * 16).next_power_of_two();
-    for id in 0..leaves {
-        let run = seconds(4.0, u64::from(id));
-        steps.push(Step {
-            deps: Vec::new(),
-            kind: 0,
-            run,
-        });
+    for _ in 0..leaves {
+        graph.add(0, 4.0, Vec::new());
     }
     let mut level: Vec<u32> = (0..leaves).collect();
     while level.len() > 1 {
-        let mut next = Vec::new();
+        let first = graph.len();
         for pair in level.chunks(2) {
-            next.push(count(&steps));
-            let run = seconds(1.0, u64::from(count(&steps)));
-            steps.push(Step {
-                deps: pair.to_vec(),
-                kind: 0,
-                run,
-            });
+            graph.add(0, 1.0, pair.to_vec());
         }
-        level = next;
+        level = (first..graph.len()).collect();
     }
-    graph("merge tree", &["1"], steps)
+    graph.load("merge tree", &["1"])
 }
 
 /// Creates a ring of cells over time. Each cell depends on itself and its neighbors in the previous
 /// step.
 pub(crate) fn stencil(cpus: u32) -> Load {
     let (width, depth) = (cpus * 4, 12);
-    let mut steps: Vec<Step> = Vec::new();
-    for row in 0..depth {
+    let mut graph = Graph::default();
+    for _ in 0..width {
+        graph.add(0, 3.0, Vec::new());
+    }
+    for row in 0..depth - 1 {
         for cell in 0..width {
-            let deps = if row == 0 {
-                Vec::new()
-            } else {
-                let base = (row - 1) * width;
-                let mut deps = vec![
-                    base + (cell + width - 1) % width,
-                    base + cell,
-                    base + (cell + 1) % width,
-                ];
-                deps.sort_unstable();
-                deps.dedup();
-                deps
-            };
-            let run = seconds(3.0, u64::from(count(&steps)));
-            steps.push(Step { deps, kind: 0, run });
+            let near = [cell + width - 1, cell, cell + 1];
+            graph.add(0, 3.0, near.map(|cell| row * width + cell % width).into());
         }
     }
-    graph("stencil", &["1"], steps)
+    graph.load("stencil", &["1"])
 }
 
 /// Creates a graph like the Montage workflow: project, fit differences of neighbors, model,
 /// correct, add.
 pub(crate) fn montage(cpus: u32) -> Load {
     let images = cpus * 8;
-    let mut steps: Vec<Step> = Vec::new();
-    let run = |steps: &Vec<Step>, mean: f64| seconds(mean, u64::from(count(steps)));
+    let mut graph = Graph::default();
     for _ in 0..images {
-        let run = run(&steps, 8.0);
-        steps.push(Step {
-            deps: Vec::new(),
-            kind: 0,
-            run,
-        });
+        graph.add(0, 8.0, Vec::new());
     }
-    let first_diff = count(&steps);
     for image in 0..images {
         for other in [1, 2] {
-            let mut deps = vec![image, (image + other) % images];
-            deps.sort_unstable();
-            deps.dedup();
-            let run = run(&steps, 2.0);
-            steps.push(Step { deps, kind: 0, run });
+            graph.add(0, 2.0, vec![image, (image + other) % images]);
         }
     }
-    let model = count(&steps);
-    let run_model = run(&steps, 3.0);
-    steps.push(Step {
-        deps: (first_diff..model).collect(),
-        kind: 1,
-        run: run_model,
-    });
-    let first_corrected = count(&steps);
+    let model = graph.len();
+    graph.add(1, 3.0, (images..model).collect());
     for image in 0..images {
-        let run = run(&steps, 2.0);
-        steps.push(Step {
-            deps: vec![image, model],
-            kind: 0,
-            run,
-        });
+        graph.add(0, 2.0, vec![image, model]);
     }
-    let add = run(&steps, 6.0);
-    let corrected = (first_corrected..count(&steps)).collect();
-    steps.push(Step {
-        deps: corrected,
-        kind: 2,
-        run: add,
-    });
-    graph("montage-like", &["1", "2", "4"], steps)
-}
-
-fn count(steps: &[Step]) -> u32 {
-    u32::try_from(steps.len()).unwrap_or(u32::MAX)
+    graph.add(2, 6.0, (model + 1..graph.len()).collect());
+    graph.load("montage-like", &["1", "2", "4"])
 }
 
 /// Creates independent tasks with different resources. One kind can use either a GPU or eight cpus.
 /// For workers with 16 cpus, 4 GPUs and 64 GB.
 pub(crate) fn heterogeneous(workers: u32) -> Load {
-    type Part = (u32, &'static [&'static [(&'static str, &'static str)]], f64);
-    let parts: [Part; 5] = [
-        (120, &[&[("cpus", "1")]], 10.0),
-        (40, &[&[("cpus", "3"), ("mem", "4000")]], 20.0),
-        (16, &[&[("cpus", "5"), ("mem", "20000")]], 20.0),
-        (
-            20,
-            &[&[("gpus", "1"), ("cpus", "1")], &[("cpus", "8")]],
-            15.0,
-        ),
-        (24, &[&[("gpus", "0.5"), ("cpus", "1")]], 12.0),
+    let parts: [(u32, &[Asked<'static>], u64); 5] = [
+        (120, &[&[("cpus", "1")]], 10),
+        (40, &[&[("cpus", "3"), ("mem", "4000")]], 20),
+        (16, &[&[("cpus", "5"), ("mem", "20000")]], 20),
+        (20, &[&[("gpus", "1"), ("cpus", "1")], &[("cpus", "8")]], 15),
+        (24, &[&[("gpus", "0.5"), ("cpus", "1")]], 12),
     ];
-    let mut load = Load {
-        name: "heterogeneous",
-        jobs: Vec::new(),
-        kinds: Vec::new(),
-        critical_path: Duration::ZERO,
-    };
+    let mut load = Load::new("heterogeneous");
     for (count, variants, mean) in parts {
-        let count = count * workers;
         let requests = variants.iter().map(|asked| request(asked)).collect();
-        let runs = spread(Duration::from_secs_f64(mean));
-        let work_sum = (0..count).map(|id| runs(TaskId(id))).sum();
-        let amounts = variants.iter().map(|asked| {
-            let parsed = asked
-                .iter()
-                .map(|(name, amount)| (*name, amount.parse::<f64>().unwrap_or(0.0)));
-            parsed.collect::<Vec<_>>()
-        });
-        load.kinds.push(Kind {
-            count: u64::from(count),
+        let amount = |(name, amount): &(&'static str, &str)| (*name, amount.parse().unwrap_or(0.0));
+        let amounts = variants
+            .iter()
+            .map(|asked| asked.iter().map(amount).collect());
+        let kind = Kind {
+            count: u64::from(count * workers),
             variants: amounts.collect(),
-            nodes: 0,
-            work: work_sum,
-        });
-        load.jobs.push((array_of(count, work(requests, 0)), runs));
+            ..Kind::default()
+        };
+        load.add(kind, requests, Duration::from_secs(mean));
     }
     load
 }
@@ -344,30 +292,19 @@ pub(crate) fn heterogeneous(workers: u32) -> Load {
 /// Creates multi-node tasks among small tasks of the same priority.
 pub(crate) fn with_gangs(workers: u32) -> Load {
     let mean = Duration::from_secs(10);
-    let small = workers * 16 * 10;
-    let runs = spread(mean);
-    let small_work = (0..small).map(|id| runs(TaskId(id))).sum();
-    let mut load = Load {
-        name: "multi-node mix",
-        jobs: vec![(array(small, &[("cpus", "1")], 0), runs)],
-        kinds: vec![Kind {
-            count: u64::from(small),
-            variants: vec![vec![("cpus", 1.0)]],
-            nodes: 0,
-            work: small_work,
-        }],
-        critical_path: Duration::ZERO,
+    let small = Kind {
+        count: u64::from(workers * 16 * 10),
+        variants: vec![vec![("cpus", 1.0)]],
+        ..Kind::default()
     };
     let width = 4.min(workers);
-    let gangs = (workers / width).max(1) * 2;
-    let runs = spread(mean * 2);
-    load.kinds.push(Kind {
-        count: u64::from(gangs),
-        variants: Vec::new(),
+    let gangs = Kind {
+        count: u64::from((workers / width).max(1) * 2),
         nodes: width,
-        work: (0..gangs).map(|id| runs(TaskId(id))).sum(),
-    });
-    load.jobs
-        .push((array_of(gangs, work(vec![nodes(width)], 0)), runs));
+        ..Kind::default()
+    };
+    let mut load = Load::new("multi-node mix");
+    load.add(small, vec![request(&[("cpus", "1")])], mean);
+    load.add(gangs, vec![nodes(width)], mean * 2);
     load
 }
