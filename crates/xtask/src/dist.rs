@@ -25,46 +25,31 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 
 use crate::tidy::workspace_root;
 use build::{Target, Tools};
 use shell::{output, run};
 
-/// The artifacts to build.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents.
+#[derive(Args)]
 pub(crate) struct Options {
-    /// Only the artifacts needed to test a change: x86-64 tarball, wheel and Debian package.
-    pub(crate) is_short: bool,
-    /// Build only for this Rust target; `None` = for all.
-    pub(crate) target: Option<String>,
-    /// The Cargo profile of the programs.
-    pub(crate) profile: String,
-    /// Pack this program instead of building any, to test the packing. Only for the machine's own
-    /// target.
-    pub(crate) program: Option<PathBuf>,
+    /// Only tarball, wheel and deb for x86-64.
+    #[arg(long)]
+    short: bool,
+    /// Only for this target of Rust.
+    #[arg(long, value_name = "TRIPLE", value_parser = triples())]
+    target: Option<String>,
+    /// Another Cargo profile, for a quicker build.
+    #[arg(long, value_name = "NAME", default_value = "dist")]
+    profile: String,
+    /// Pack this program for this machine and build none, to test the packing.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
 }
 
-impl Options {
-    /// Parses the words after `dist`. Returns `None` if they are invalid.
-    pub(crate) fn parse(words: &[&str]) -> Option<Self> {
-        let mut options = Self {
-            is_short: false,
-            target: None,
-            profile: "dist".to_owned(),
-            program: None,
-        };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            match *word {
-                "--short" => options.is_short = true,
-                "--target" => options.target = Some((*words.next()?).to_owned()),
-                "--profile" => options.profile = (*words.next()?).to_owned(),
-                "--program" => options.program = Some(PathBuf::from(words.next()?)),
-                _ => return None,
-            }
-        }
-        Some(options)
-    }
+fn triples() -> Vec<&'static str> {
+    build::TARGETS.iter().map(|target| target.triple).collect()
 }
 
 /// Paths and values common to all artifacts.
@@ -91,30 +76,20 @@ pub(crate) enum Made {
 
 /// Builds all artifacts that this machine can.
 pub(crate) fn dist(options: &Options) -> anyhow::Result<()> {
-    if let Some(wanted) = &options.target
-        && !build::TARGETS.iter().any(|target| target.triple == wanted)
-    {
-        let known = build::TARGETS.iter().map(|target| target.triple);
-        let known: Vec<&str> = known.collect();
-        bail!(
-            "--target: expected one of {}, found `{wanted}`",
-            known.join(", ")
-        );
-    }
     let dist = Dist::new(options)?;
     let tools = Tools::install(&dist)?;
     let mut made = vec![sbom::make(&dist)?, pack::drop_in(&dist, &tools)?];
     for target in build::TARGETS {
         let is_wanted = match &options.target {
             Some(wanted) => target.triple == wanted,
-            None => target.is_in_short || !options.is_short,
+            None => target.is_in_short || !options.short,
         };
         if !is_wanted {
             continue;
         }
         made.extend(make_target(&dist, &tools, target)?);
     }
-    if !options.is_short {
+    if !options.short {
         made.push(pack::site(&dist, &tools)?);
     }
     check::check(&dist, &tools, &made)?;
@@ -267,21 +242,4 @@ fn epoch(root: &std::path::Path) -> anyhow::Result<String> {
         bail!("SOURCE_DATE_EPOCH: expected seconds since 1970, found `{text}`");
     }
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_are_read_or_refused() {
-        let short = Options::parse(&["--short", "--profile", "release"]).expect("valid");
-        assert!(short.is_short);
-        assert_eq!(short.profile, "release");
-        assert_eq!(Options::parse(&[]).expect("valid").profile, "dist");
-        let one = Options::parse(&["--target", "aarch64-unknown-linux-gnu"]).expect("valid");
-        assert_eq!(one.target.as_deref(), Some("aarch64-unknown-linux-gnu"));
-        assert_eq!(Options::parse(&["--profile"]), None);
-        assert_eq!(Options::parse(&["--all"]), None);
-    }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
+use clap::Args;
 
 /// The version of cargo-mutants to use.
 const VERSION: &str = "26.2.0";
@@ -31,48 +32,22 @@ const PROPTEST_CASES: &str = "64";
 const TIMEOUT_MIN: &str = "60";
 const TIMEOUT_MULTIPLIER: &str = "1.5";
 
-/// The options of `cargo xtask mutants`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Break decision code on purpose, a place at a time, and see whether tests notice; takes a minute
+/// each.
+#[derive(Args)]
 pub(crate) struct Options {
+    /// So many places.
+    #[arg(long, value_name = "N", default_value_t = 36)]
     count: usize,
+    /// Another sample.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Only mutants whose name contains one of these substrings; all if empty.
+    /// Only files or functions with this in their names; can be given several times.
+    #[arg(long, value_name = "PART")]
     only: Vec<String>,
-    is_list: bool,
-}
-
-impl Options {
-    /// Parses the words after `mutants`. Returns `None` if they are invalid.
-    pub(crate) fn parse(mut words: &[&str]) -> Option<Self> {
-        let mut options = Self {
-            count: 36,
-            seed: 1,
-            only: Vec::new(),
-            is_list: false,
-        };
-        loop {
-            words = match words {
-                [] => return Some(options),
-                ["--list", rest @ ..] => {
-                    options.is_list = true;
-                    rest
-                }
-                ["--count", count, rest @ ..] => {
-                    options.count = count.parse().ok()?;
-                    rest
-                }
-                ["--seed", seed, rest @ ..] => {
-                    options.seed = seed.parse().ok()?;
-                    rest
-                }
-                ["--only", part, rest @ ..] => {
-                    options.only.push((*part).to_owned());
-                    rest
-                }
-                _ => return None,
-            };
-        }
-    }
+    /// Only say which.
+    #[arg(long)]
+    list: bool,
 }
 
 /// Returns whether every mutant of the sample was noticed, or has a listed reason.
@@ -91,7 +66,7 @@ pub(crate) fn mutants(root: &Path, options: &Options) -> anyhow::Result<bool> {
         gone.join("\n")
     );
     let chosen = sample(all, options);
-    if options.is_list {
+    if options.list {
         crate::print(&(chosen.join("\n") + "\n"));
         return Ok(true);
     }
@@ -284,6 +259,15 @@ fn verdict(
 mod tests {
     use super::*;
 
+    fn wanted(count: usize, seed: u64, only: &[&str]) -> Options {
+        Options {
+            count,
+            seed,
+            only: only.iter().map(ToString::to_string).collect(),
+            list: false,
+        }
+    }
+
     fn names(count: usize) -> Vec<String> {
         let name = |n| format!("crates/core/src/job.rs:{n}:5: replace part{n} with ()");
         (0..count).map(name).collect()
@@ -291,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_seed_stands_for_a_sample_that_moved_lines_do_not_change() {
-        let options = Options::parse(&["--count", "5", "--seed", "3"]).expect("valid");
+        let options = wanted(5, 3, &[]);
         let chosen = sample(names(100), &options);
         assert_eq!(chosen.len(), 5);
         let moved: Vec<String> = names(100)
@@ -305,13 +289,13 @@ mod tests {
             all
         };
         assert_eq!(what(&chosen), what(&again));
-        let other = Options::parse(&["--count", "5", "--seed", "4"]).expect("valid");
+        let other = wanted(5, 4, &[]);
         assert_ne!(chosen, sample(names(100), &other));
     }
 
     #[test]
     fn a_sample_can_be_of_some_places() {
-        let options = Options::parse(&["--only", "part7 ", "--only", "part9 "]).expect("valid");
+        let options = wanted(36, 1, &["part7 ", "part9 "]);
         let chosen = sample(names(100), &options);
         let expected = [7, 9].map(|n| names(100).swap_remove(n));
         assert_eq!(chosen, expected);
@@ -321,7 +305,7 @@ mod tests {
     fn each_file_has_its_turn_before_another_has_its_second() {
         let mut all = names(100);
         all.extend(["gate", "lease"].map(|file| format!("crates/{file}.rs:1:5: replace it")));
-        let options = Options::parse(&["--count", "4"]).expect("valid");
+        let options = wanted(4, 1, &[]);
         let chosen = sample(all, &options);
         let of = |file: &str| chosen.iter().filter(|name| name.contains(file)).count();
         assert_eq!((of("job.rs"), of("gate.rs"), of("lease.rs")), (2, 1, 1));

@@ -15,28 +15,31 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
+use clap::Args;
 use serde_json::Value;
 
 use crate::tidy::workspace_root;
 use system::{PROFILES, Profile};
 
-/// The task, with its options.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Task {
-    /// Run the tests.
-    Test {
-        /// Run only a few of the tests.
-        is_short: bool,
-        /// Use only this profile; `None` = all.
-        only: Option<String>,
-    },
-    /// Run a command on a profile, in place of this process.
-    Run {
-        profile: String,
-        command: Vec<String>,
-        /// Whether the process is already in its namespace.
-        is_inside: bool,
-    },
+/// Run the tests of processes and those of the whole program where the kernel is old: what it lacks
+/// is taken away; needs root.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Run a few of them.
+    #[arg(long)]
+    short: bool,
+    /// Only on this kernel, such as linux-4.18.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// No tests: run a command there, in place of this process.
+    #[arg(long, value_name = "NAME", requires = "command", conflicts_with_all = ["short", "only"])]
+    run: Option<String>,
+    /// The same, in a process that is already in its namespace.
+    #[arg(long, hide = true, requires = "command")]
+    inside: Option<String>,
+    /// The command for --run.
+    #[arg(last = true)]
+    pub(crate) command: Vec<String>,
 }
 
 /// The tests of a short run: each behavior of a process, its end, and `hq run`. Together they take
@@ -46,52 +49,18 @@ const SHORT: &[(&str, &[&str])] = &[
     ("e2e", &["local::"]),
 ];
 
-impl Task {
-    /// Parses the words after `profiles`. Returns `None` if they are invalid.
-    pub(crate) fn parse(words: &[&str]) -> Option<Self> {
-        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        match words {
-            [how @ ("--run" | "--inside"), name, "--", command @ ..] => Some(Self::Run {
-                profile: (*name).to_owned(),
-                command: owned(command),
-                is_inside: *how == "--inside",
-            }),
-            options => {
-                let (mut is_short, mut only) = (false, None);
-                let mut options = options.iter();
-                while let Some(option) = options.next() {
-                    match *option {
-                        "--short" => is_short = true,
-                        "--only" => only = Some((*options.next()?).to_owned()),
-                        _ => return None,
-                    }
-                }
-                Some(Self::Test { is_short, only })
-            }
-        }
-    }
-}
-
 /// Runs the task. Returns `false` if tests failed.
-pub(crate) fn profiles(task: &Task) -> anyhow::Result<bool> {
-    match task {
-        Task::Test { is_short, only } => test(*is_short, only.as_deref()),
-        Task::Run {
-            profile,
-            command,
-            is_inside,
-        } => {
-            let command: Vec<&str> = command.iter().map(String::as_str).collect();
-            let profile = find(profile)?;
-            if *is_inside {
-                sandbox::enter(profile, &command, &work()?)?;
-            } else {
-                let error = inside(profile, &command)?.exec();
-                return Err(error).context("run unshare (Debian: `apt install util-linux`)");
-            }
-            Ok(true)
-        }
+pub(crate) fn profiles(options: &Options) -> anyhow::Result<bool> {
+    let command: Vec<&str> = options.command.iter().map(String::as_str).collect();
+    if let Some(profile) = &options.inside {
+        sandbox::enter(find(profile)?, &command, &work()?)?;
+        return Ok(true);
     }
+    if let Some(profile) = &options.run {
+        let error = inside(find(profile)?, &command)?.exec();
+        return Err(error).context("run unshare (Debian: `apt install util-linux`)");
+    }
+    test(options.short, options.only.as_deref())
 }
 
 fn find(name: &str) -> anyhow::Result<&'static Profile> {
@@ -328,32 +297,6 @@ fn run(profile: &Profile, suite: &Suite, arguments: &[&str], work: &Path) -> any
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tasks_are_read_or_refused() {
-        let all = Task::parse(&[]).expect("valid");
-        assert_eq!(
-            all,
-            Task::Test {
-                is_short: false,
-                only: None
-            }
-        );
-        let one = Task::parse(&["--short", "--only", "linux-4.18"]).expect("valid");
-        assert_eq!(
-            one,
-            Task::Test {
-                is_short: true,
-                only: Some("linux-4.18".to_owned())
-            }
-        );
-        let run = Task::parse(&["--run", "linux-4.18", "--", "true", "-x"]).expect("valid");
-        assert!(
-            matches!(run, Task::Run { command, is_inside: false, .. } if command == ["true", "-x"])
-        );
-        assert_eq!(Task::parse(&["--only"]), None);
-        assert_eq!(Task::parse(&["--all"]), None);
-    }
 
     #[test]
     fn an_unknown_profile_is_refused_with_those_that_there_are() {

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 /// # Errors
 ///
 /// If cargo cannot be started.
-pub(crate) fn sim(args: &[&str]) -> anyhow::Result<ExitCode> {
+pub(crate) fn sim(args: &[String]) -> anyhow::Result<ExitCode> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(["run", "--quiet", "--package", "hq-store"])

@@ -78,7 +78,7 @@ const PLACES: &[(&str, &[&str])] = &[
     ("ureq", &["hq-server"]),
     ("ratatui", &["hq-cli"]),
     ("crossterm", &["hq-cli"]),
-    ("clap", &["hq-cli", "hq-benchmarks"]),
+    ("clap", &["hq-cli", "hq-benchmarks", "xtask"]),
     ("clap_complete", &["hq-cli"]),
     ("clap_mangen", &["hq-cli"]),
     (
