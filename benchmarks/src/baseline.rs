@@ -23,31 +23,27 @@ pub(crate) fn compile(dir: &Path, name: &str, flags: &[&str]) -> Result<PathBuf>
     Ok(binary)
 }
 
-/// Runs the loop and returns how long it took.
-pub(crate) fn spawn_loop(
-    binary: &Path,
-    count: u32,
-    threads: u32,
-    program: &str,
-) -> Result<Duration> {
+/// Returns how long a program takes, which must succeed.
+pub(crate) fn time(command: &mut Command) -> Result<Duration> {
     let start = Instant::now();
-    let status = Command::new(binary)
-        .args([count.to_string(), threads.to_string(), program.to_owned()])
-        .status()
-        .context("cannot run the spawn loop")?;
-    ensure!(status.success(), "the spawn loop failed");
+    let status = command.status();
+    let status = status.with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed");
     Ok(start.elapsed())
 }
 
+/// Runs the loop.
+pub(crate) fn spawn_loop(binary: &Path, count: u32, cpus: u32, program: &str) -> Result<Duration> {
+    let numbers = [count, cpus].map(|number| number.to_string());
+    time(Command::new(binary).args(numbers).arg(program))
+}
+
 /// Runs the same processes through `xargs -P`.
-pub(crate) fn xargs(count: u32, threads: u32, program: &str) -> Result<Duration> {
-    let start = Instant::now();
-    let script = format!("seq {count} | xargs -P{threads} -n1 {program}");
-    let status = Command::new("sh")
-        .args(["-c", &script])
-        .stdout(Stdio::null())
-        .status()
-        .context("cannot run xargs")?;
-    ensure!(status.success(), "xargs failed");
-    Ok(start.elapsed())
+pub(crate) fn xargs(count: u32, cpus: u32, program: &str) -> Result<Duration> {
+    let script = format!("seq {count} | xargs -P{cpus} -n1 {program}");
+    time(
+        Command::new("sh")
+            .args(["-c", &script])
+            .stdout(Stdio::null()),
+    )
 }

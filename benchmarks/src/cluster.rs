@@ -199,9 +199,10 @@ fn work(
     let storms = swarm.storms();
     let counts = swarm.join(move || cluster.stop())?;
     if options.storms > 0 {
-        let (given_up, failures) = (storms.tally().given_up(), storms.tally().failures());
+        let tally = storms.tally();
+        let (given_up, failures) = (tally.given_up, tally.failures());
         println!("{given_up} workers gave up; {failures} attempts to come back failed");
-        for (reason, count) in storms.tally().reasons() {
+        for (reason, count) in &tally.reasons {
             println!("  {count} x {reason}");
         }
     }
@@ -227,12 +228,12 @@ fn restart(
 ) -> Result<()> {
     let (storms, plan) = (swarm.storms(), options.clone());
     let cluster = swarm.work(move || {
-        restarts::run_array(&mut cluster, storms.tally(), &plan)?;
+        restarts::run_array(&mut cluster, &storms, &plan)?;
         Ok(cluster)
     })?;
     let storms = swarm.storms();
     swarm.join(move || cluster.stop())?;
-    let (given_up, sums) = (storms.tally().given_up(), ledger.sums());
+    let (given_up, sums) = (storms.tally().given_up, ledger.sums());
     let tasks = options.tasks;
     println!(
         "{given_up} workers gave up; of {tasks} tasks {} were started again, {} ended twice, {} were lost",

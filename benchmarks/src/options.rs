@@ -22,7 +22,7 @@ impl Hq {
             return Ok(path.clone());
         }
         let path = std::env::current_exe()?.with_file_name("hq");
-        let advice = || format!("{} is not built; or use --hq", path.display());
+        let advice = || format!("cannot find {}; build it, or use --hq", path.display());
         existing(&path).with_context(advice)
     }
 }

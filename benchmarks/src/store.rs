@@ -53,16 +53,17 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, dir: &Path) -> Result<()> {
+    let hq = options.hq.path()?;
     if options.tasks > 0 {
-        size_and_restart(options, dir)?;
+        size_and_restart(options, &hq, dir)?;
     }
     if options.count > 0 {
-        cost(options, dir)?;
+        cost(options, &hq, dir)?;
     }
     Ok(())
 }
 
-fn size_and_restart(options: &Options, dir: &Path) -> Result<()> {
+fn size_and_restart(options: &Options, hq: &Path, dir: &Path) -> Result<()> {
     let journal = dir.join("j.db");
     let start = Instant::now();
     let handle = fill(&journal, options.tasks)?;
@@ -84,8 +85,7 @@ fn size_and_restart(options: &Options, dir: &Path) -> Result<()> {
     for round in 0..options.rounds {
         let home = dir.join(format!("server{round}"));
         let first = ["job", "info", "last"];
-        let (mut cluster, took) =
-            Cluster::start_until(&options.hq.path()?, &home, &journal, &first)?;
+        let (mut cluster, took) = Cluster::start_until(hq, &home, &journal, &first)?;
         rounds.push(took);
         resident = resident_kib(cluster.server_pid())?;
         cluster.kill_server()?;
@@ -98,8 +98,8 @@ fn size_and_restart(options: &Options, dir: &Path) -> Result<()> {
 }
 
 /// Prints the throughput with a store relative to that without one in the same round.
-fn cost(options: &Options, dir: &Path) -> Result<()> {
-    let start = |name, args: &[&str]| Cluster::start(&options.hq.path()?, &dir.join(name), 2, args);
+fn cost(options: &Options, hq: &Path, dir: &Path) -> Result<()> {
+    let start = |name, args: &[&str]| Cluster::start(hq, &dir.join(name), 2, args);
     let clusters = [start("stored", &[])?, start("unstored", &["--no-journal"])?];
     let mut took = [Rounds::default(), Rounds::default()];
     for round in 0..=options.rounds {

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::baseline;
@@ -108,14 +108,7 @@ impl Work<'_> {
     fn shell(&self, dir: &Path, script: &str) -> Result<Duration> {
         let home = dir.join("baseline");
         std::fs::create_dir_all(&home)?;
-        let start = Instant::now();
-        let status = Command::new("sh")
-            .args(["-c", script])
-            .current_dir(&home)
-            .status()
-            .context("cannot run sh")?;
-        let took = start.elapsed();
-        ensure!(status.success(), "the baseline failed");
+        let took = baseline::time(Command::new("sh").args(["-c", script]).current_dir(&home))?;
         self.check_size(&home)?;
         std::fs::remove_dir_all(&home)?;
         Ok(took)

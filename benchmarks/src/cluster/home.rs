@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -31,87 +30,51 @@ pub(super) type Attempt<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Counters that all workers share.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    /// The number of registered workers.
-    up: AtomicUsize,
-    /// The number of lost connections.
-    losses: AtomicUsize,
+pub(super) struct Tally {
+    /// The number of workers that are registered now.
+    pub(super) up: usize,
+    /// The number of connections lost so far.
+    pub(super) losses: usize,
     /// The number of workers that gave up their tasks because the server treated them as new.
-    given_up: AtomicUsize,
-    /// The number of failed connections and registrations.
-    failures: AtomicU64,
-    /// Failures by error text.
-    reasons: Mutex<BTreeMap<String, u64>>,
+    pub(super) given_up: usize,
+    /// Failed connections and registrations by error text.
+    pub(super) reasons: BTreeMap<String, u64>,
 }
 
 impl Tally {
-    /// Returns the number of workers that are registered now.
-    pub(crate) fn up(&self) -> usize {
-        self.up.load(Ordering::Relaxed)
+    /// Returns the number of failed connections and registrations.
+    pub(super) fn failures(&self) -> u64 {
+        self.reasons.values().sum()
     }
 
-    /// Returns the number of connections lost so far.
-    pub(crate) fn losses(&self) -> usize {
-        self.losses.load(Ordering::Relaxed)
+    pub(super) fn note_loss(&mut self) {
+        self.up -= 1;
+        self.losses += 1;
     }
 
-    /// Returns the number of workers that have given up their tasks so far.
-    pub(crate) fn given_up(&self) -> usize {
-        self.given_up.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of failed reconnects so far.
-    pub(crate) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn note_registered(&self) {
-        self.up.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn note_loss(&self) {
-        self.up.fetch_sub(1, Ordering::Relaxed);
-        self.losses.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn note_back(&self, reattached: bool) {
-        let given_up = usize::from(!reattached);
-        self.given_up.fetch_add(given_up, Ordering::Relaxed);
-        self.note_registered();
-    }
-
-    /// Returns the reasons for failures, with counts.
-    pub(crate) fn reasons(&self) -> BTreeMap<String, u64> {
-        let reasons = self.reasons.lock();
-        reasons.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn note_failure(&self, error: &anyhow::Error) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn note_failure(&mut self, error: &anyhow::Error) {
         // Removes the ports, which differ and are not part of the reason.
         let reason = format!("{error:#}").replace(|c: char| c.is_ascii_digit(), "");
-        let reasons = self.reasons.lock();
-        let mut reasons = reasons.unwrap_or_else(PoisonError::into_inner);
-        *reasons.entry(reason).or_default() += 1;
+        *self.reasons.entry(reason).or_default() += 1;
     }
 }
 
 /// Makes all workers lose their connections, and has the counters that they share.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Storms {
+pub(super) struct Storms {
     pub(super) storm: watch::Sender<()>,
-    tally: Arc<Tally>,
+    tally: Arc<Mutex<Tally>>,
 }
 
 impl Storms {
     /// Makes all workers lose their connections now.
-    pub(crate) fn begin(&self) {
+    pub(super) fn begin(&self) {
         self.storm.send_replace(());
     }
 
-    /// Returns the counters of the workers.
-    pub(crate) fn tally(&self) -> &Arc<Tally> {
-        &self.tally
+    /// Returns the counters, which stay locked until the end of the statement.
+    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

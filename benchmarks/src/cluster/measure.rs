@@ -14,7 +14,7 @@ use crate::processes::{Cluster, submit};
 /// The pause between two queries about the job, and between two additional jobs with one task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The array is the first job of its server.
-const ARRAY: &str = "1";
+pub(super) const ARRAY: &str = "1";
 
 /// What a client measured while a job ran.
 #[derive(Debug)]
@@ -99,22 +99,27 @@ const STORM_TIMEOUT: Duration = Duration::from_secs(300);
 /// Makes all workers lose their connections several times. Returns for each time how long it took
 /// until the last one was back. Ends early if the work ends.
 fn rage(options: &Options, storms: &Storms, has_ended: &AtomicBool) -> Result<Vec<Duration>> {
-    let (workers, tally) = (options.workers, storms.tally());
+    let workers = options.workers;
     let mut took = Vec::new();
     for storm in 1..=options.storms {
         std::thread::sleep(STORM_INTERVAL);
         if has_ended.load(Ordering::Relaxed) {
             break;
         }
-        let (begun, losses) = (Instant::now(), tally.losses());
+        let (begun, losses) = (Instant::now(), storms.tally().losses);
         storms.begin();
-        while tally.losses() < losses + workers || tally.up() < workers {
+        loop {
+            let tally = storms.tally();
+            if tally.losses >= losses + workers && tally.up >= workers {
+                break;
+            }
             ensure!(
                 begun.elapsed() < STORM_TIMEOUT,
                 "only {} workers have come back from storm {storm}; attempts failed: {:?}",
-                tally.up(),
-                tally.reasons()
+                tally.up,
+                tally.reasons
             );
+            drop(tally);
             std::thread::sleep(Duration::from_millis(1));
         }
         took.push(begun.elapsed());
@@ -147,16 +152,9 @@ fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<
         // Requested as a table, because the JSON output lists every task of the array, which takes
         // the client longer than everything else here.
         watched.looks.push(cluster.time(&["job", "info", ARRAY])?);
-        let stats = task_stats(cluster)?;
-        let number = |name: &str| {
-            stats
-                .get(name)
-                .and_then(serde_json::Value::as_u64)
-                .unwrap_or(0)
-        };
-        ensure!(number("failed") == 0, "tasks failed: {stats}");
-        watched.finished.push((begun.elapsed(), number("finished")));
-        if number("finished") == count {
+        let finished = counts(cluster)?.finished;
+        watched.finished.push((begun.elapsed(), finished));
+        if finished == count {
             watched.looks.sort_unstable();
             return Ok(watched);
         }
@@ -164,12 +162,23 @@ fn look_until_finished(cluster: &Cluster, count: u64, begun: Instant) -> Result<
     }
 }
 
-/// Returns the counts of the array's tasks.
-pub(super) fn task_stats(cluster: &Cluster) -> Result<serde_json::Value> {
+/// The numbers of the array's tasks. None has failed.
+pub(super) struct Counts {
+    pub(super) running: u64,
+    pub(super) finished: u64,
+}
+
+pub(super) fn counts(cluster: &Cluster) -> Result<Counts> {
     let jobs = cluster.json(&["job", "list", "--all"])?;
     let id = serde_json::Value::from(ARRAY.parse::<u32>()?);
     let mut jobs = jobs.as_array().into_iter().flatten();
     let array = jobs.find(|job| job["id"] == id);
     let stats = array.and_then(|job| job.get("task_stats"));
-    stats.cloned().context("`job list` printed no task_stats")
+    let stats = stats.context("`job list` printed no task_stats")?;
+    let number = |name: &str| stats.get(name).and_then(serde_json::Value::as_u64);
+    ensure!(number("failed") == Some(0), "tasks failed: {stats}");
+    Ok(Counts {
+        running: number("running").unwrap_or(0),
+        finished: number("finished").unwrap_or(0),
+    })
 }

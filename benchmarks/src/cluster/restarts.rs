@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 
-use super::home::Tally;
-use super::measure::task_stats;
+use super::home::Storms;
+use super::measure::{ARRAY, counts};
 use super::{Options, SERVER_ARGS, tell_turns, tell_wait};
 use crate::figures::millis;
 use crate::processes::{Cluster, cpu_by_thread, peak_kib, submit};
@@ -26,11 +26,11 @@ const LOAD: f64 = 0.9;
 
 /// Submits an array of long tasks, kills and restarts the server as often as planned, and waits
 /// until all tasks have ended.
-pub(crate) fn run_array(cluster: &mut Cluster, tally: &Tally, options: &Options) -> Result<()> {
+pub(crate) fn run_array(cluster: &mut Cluster, storms: &Storms, options: &Options) -> Result<()> {
     let tasks = options.tasks;
     cluster.time(&submit(&[&format!("--array=1-{tasks}")], "true"))?;
     for _ in 0..options.restarts {
-        restart(cluster, tally, options)?;
+        restart(cluster, storms, options)?;
         std::thread::sleep(AFTER);
     }
     wait("all tasks have finished", || {
@@ -39,7 +39,7 @@ pub(crate) fn run_array(cluster: &mut Cluster, tally: &Tally, options: &Options)
 }
 
 /// Kills and restarts the server once, and prints what followed. Times are measured from its start.
-fn restart(cluster: &mut Cluster, tally: &Tally, options: &Options) -> Result<()> {
+fn restart(cluster: &mut Cluster, storms: &Storms, options: &Options) -> Result<()> {
     let cpus = u64::from(options.cpus) * options.workers as u64;
     let mut running = 0;
     wait("nearly all cpus are in use", || {
@@ -49,24 +49,25 @@ fn restart(cluster: &mut Cluster, tally: &Tally, options: &Options) -> Result<()
         let share = running as f64 / possible.max(1) as f64;
         Ok(share >= LOAD)
     })?;
-    let (losses, failures) = (tally.losses(), tally.failures());
+    let losses = storms.tally().losses;
+    let failures = storms.tally().failures();
     let turns = cluster.long_turns()?.len();
     cluster.kill_server()?;
     wait("all workers have noticed", || {
-        Ok(tally.losses() >= losses + options.workers)
+        Ok(storms.tally().losses >= losses + options.workers)
     })?;
     std::thread::sleep(AWAY);
     let begun = Instant::now();
     let answered = cluster.start_server_again(&SERVER_ARGS)?;
     let before = counts(cluster)?.finished;
     let (all_back, first_end, looks, cpu) =
-        watch(cluster, tally, options.workers, (begun, before))?;
+        watch(cluster, storms, options.workers, (begun, before))?;
     let [answered, all_back, first_end] =
         [answered, all_back, first_end].map(|time| time.as_secs_f64());
     println!(
         "killed with {running} running tasks; from its start the server answered after {answered:.2} s, all workers \
          were back after {all_back:.2} s, tasks ended after {first_end:.2} s; {} attempts failed",
-        tally.failures() - failures
+        storms.tally().failures() - failures
     );
     println!(
         "  cpu until all were back: core {:.0} ms, all threads {:.0} ms; server at most {} MiB",
@@ -84,7 +85,7 @@ type Seen = (Duration, Duration, Vec<Duration>, (Duration, Duration));
 /// Waits until all workers are back and tasks end, while a client follows the job.
 fn watch(
     cluster: &Cluster,
-    tally: &Tally,
+    storms: &Storms,
     workers: usize,
     (begun, finished): (Instant, u64),
 ) -> Result<Seen> {
@@ -93,7 +94,7 @@ fn watch(
         let looking = scope.spawn(|| {
             let mut looks = Vec::new();
             while !is_over.load(Ordering::Relaxed) {
-                looks.push(cluster.time(&["job", "info", "1"])?);
+                looks.push(cluster.time(&["job", "info", ARRAY])?);
                 std::thread::sleep(LOOK_INTERVAL);
             }
             looks.sort_unstable();
@@ -105,10 +106,11 @@ fn watch(
             })?;
             anyhow::Ok(begun.elapsed())
         });
-        let back = wait("all workers are back", || Ok(tally.up() == workers)).and_then(|()| {
-            let all_back = begun.elapsed();
-            Ok((all_back, cpu(cluster.server_pid())?))
-        });
+        let back =
+            wait("all workers are back", || Ok(storms.tally().up == workers)).and_then(|()| {
+                let all_back = begun.elapsed();
+                Ok((all_back, cpu(cluster.server_pid())?))
+            });
         let first_end = ending.join();
         std::thread::sleep(AFTER);
         is_over.store(true, Ordering::Relaxed);
@@ -124,21 +126,6 @@ fn cpu(pid: u32) -> Result<(Duration, Duration)> {
     let threads = cpu_by_thread(pid)?;
     let core = threads.get("core").copied().unwrap_or_default();
     Ok((core, threads.values().sum()))
-}
-
-struct Counts {
-    running: u64,
-    finished: u64,
-}
-
-fn counts(cluster: &Cluster) -> Result<Counts> {
-    let stats = task_stats(cluster)?;
-    let number = |name: &str| stats.get(name).and_then(serde_json::Value::as_u64);
-    ensure!(number("failed") == Some(0), "tasks failed: {stats}");
-    Ok(Counts {
-        running: number("running").unwrap_or(0),
-        finished: number("finished").unwrap_or(0),
-    })
 }
 
 fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {

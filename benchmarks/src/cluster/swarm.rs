@@ -32,7 +32,7 @@ const LOWEST_PRIORITY: i32 = 19;
 
 /// Simulated workers that have registered.
 #[derive(Debug)]
-pub(crate) struct Swarm {
+pub(super) struct Swarm {
     runtime: Runtime,
     workers: JoinSet<Result<Counts>>,
     storms: Storms,
@@ -86,7 +86,7 @@ impl Swarm {
     }
 
     /// Returns the means to make all workers lose their connections.
-    pub(crate) fn storms(&self) -> Storms {
+    pub(super) fn storms(&self) -> Storms {
         self.storms.clone()
     }
 

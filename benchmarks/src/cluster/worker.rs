@@ -123,7 +123,7 @@ impl SimulatedWorker {
     pub(super) async fn register(home: Home, time: TaskTime) -> Result<Self> {
         let reached = home.clone().reach(Duration::ZERO).await?;
         let link = introduce(reached, ToServer::from(&*home.config)).await?;
-        home.storms.tally().note_registered();
+        home.storms.tally().up += 1;
         let seed = u64::from(link.identity.0.as_u32());
         Ok(Self {
             state: WorkerState::new(now(), &home.config, link.idle_timeout_default),
@@ -193,8 +193,10 @@ impl SimulatedWorker {
             News::Lost => self.on_lost(effects),
             News::Reached(reached) => self.introduce_again(reached),
             News::Back(link) => {
-                let tally = self.home.storms.tally();
-                tally.note_back(link.reattached);
+                let mut tally = self.home.storms.tally();
+                tally.up += 1;
+                tally.given_up += usize::from(!link.reattached);
+                drop(tally);
                 let back = Input::ServerBack {
                     reattached: link.reattached,
                 };
