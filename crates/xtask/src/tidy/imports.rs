@@ -17,13 +17,6 @@ use crate::rust_text::{self, Layers};
 /// The only crate outside `crates/`.
 const BENCHMARKS: &str = "benchmarks";
 
-/// A known cycle: the name of the crate's folder, the path from its root to the folder of
-/// the modules (empty for the root), and the modules.
-type Known = (&'static str, &'static str, &'static str);
-
-/// Cycles that still have to be broken. None may be added.
-const KNOWN: &[Known] = &[];
-
 /// The number of edges in a message, beginning with those that are easiest to reverse.
 const ARROWS_SHOWN: usize = 2;
 
@@ -80,49 +73,10 @@ pub(crate) fn products(files: &[(String, Layers)]) -> Vec<Product<'_>> {
 
 /// Checks all crates.
 pub(super) fn check(products: &[Product<'_>]) -> Vec<Problem> {
-    let circles = |product: &Product<'_>| {
-        let edges = product.content.edges();
-        let circles = circles::find(product.modules(), &edges);
-        compare(KNOWN, product.package, &circles)
-    };
-    products.iter().flat_map(circles).collect()
-}
-
-/// Compares the cycles in a package with the list.
-fn compare(known: &[Known], package: &str, circles: &[Circle]) -> Vec<Problem> {
-    let known: Vec<&Known> = known.iter().filter(|known| known.0 == package).collect();
-    let in_folder = |known: &Known, circle: &Circle| known.1 == circle.folder.join("::");
-    let has = |known: &Known, name: &String| known.2.split(' ').any(|member| member == name);
-    let root = format!("{}src/lib.rs", folder(package));
-    let mut problems = Vec::new();
-    for circle in circles {
-        let covers = |known: &&&Known| {
-            in_folder(known, circle) && circle.members.iter().all(|name| has(known, name))
-        };
-        match known.iter().find(covers) {
-            None => problems.push(new_circle(circle)),
-            Some(known) if known.2.split(' ').count() > circle.members.len() => {
-                let members = circle.members.join(" ");
-                let message =
-                    format!("a circle shrank; KNOWN of tidy/imports.rs is now `{members}`");
-                problems.push(Problem::new(&root, 1, message));
-            }
-            Some(_) => {}
-        }
-    }
-    for known in known {
-        let overlaps = |circle: &Circle| {
-            in_folder(known, circle) && circle.members.iter().any(|name| has(known, name))
-        };
-        if !circles.iter().any(overlaps) {
-            let message = format!(
-                "no circle any more: `{}`; remove it from KNOWN of tidy/imports.rs",
-                known.2
-            );
-            problems.push(Problem::new(&root, 1, message));
-        }
-    }
-    problems
+    let circles = products
+        .iter()
+        .flat_map(|product| circles::find(product.modules(), &product.content.edges()));
+    circles.map(|circle| new_circle(&circle)).collect()
 }
 
 /// Describes how a cycle closes, at the edge that is easiest to reverse.
@@ -154,16 +108,6 @@ fn new_circle(circle: &Circle) -> Problem {
 mod tests {
     use super::*;
 
-    const LISTED: &[Known] = &[("core", "a", "b c d")];
-
-    fn circle(folder: &str, members: &[&str]) -> Circle {
-        Circle {
-            folder: vec![folder.to_owned()],
-            members: members.iter().map(ToString::to_string).collect(),
-            arrows: Vec::new(),
-        }
-    }
-
     #[test]
     fn a_circle_of_two_files_is_found_with_its_arrows() {
         let files = [
@@ -192,16 +136,5 @@ mod tests {
             new.contains("task uses job (crates/stream/src/task.rs:1: Job, JobId)"),
             "{new}"
         );
-    }
-
-    #[test]
-    fn a_listed_circle_can_only_shrink() {
-        let count = |circles: &[Circle]| compare(LISTED, "core", circles).len();
-        assert_eq!(count(&[circle("a", &["b", "c", "d"])]), 0);
-        assert_eq!(count(&[circle("a", &["b", "c", "d", "e"])]), 1);
-        assert_eq!(count(&[circle("a", &["b", "c"])]), 1);
-        assert_eq!(count(&[circle("b", &["b", "c", "d"])]), 2);
-        assert_eq!(count(&[]), 1);
-        assert_eq!(compare(LISTED, "store", &[]).len(), 0);
     }
 }

@@ -12,8 +12,6 @@ use super::modules::{Edge, Module};
 /// Modules of one folder that use each other.
 #[derive(Debug)]
 pub(super) struct Circle {
-    /// The names from the crate's root to the folder.
-    pub(super) folder: Module,
     /// The names of the modules, in order.
     pub(super) members: Vec<String>,
     /// The mentions between them, as edges. Those with the fewest names come first.
@@ -69,7 +67,6 @@ fn in_folder(folder: &[String], edges: &[Edge]) -> Vec<Circle> {
         let mut inside: Vec<Arrow> = inside.map(|(_, arrow)| arrow).collect();
         inside.sort_by_key(|arrow| arrow.names.len());
         circles.push(Circle {
-            folder: folder.to_vec(),
             members: members.into_iter().map(ToOwned::to_owned).collect(),
             arrows: inside,
         });
@@ -118,7 +115,7 @@ fn reached_from<'a>(node: &str, arrows: &BTreeSet<(&'a str, &'a str)>) -> BTreeS
 mod tests {
     use super::*;
 
-    /// Returns the cycles formed by these edges between modules, as `folder: members`.
+    /// Returns the cycles formed by these edges between modules, by their members.
     fn circles(arrows: &[(&str, &str)]) -> Vec<String> {
         let module = |path: &str| -> Module { path.split("::").map(ToOwned::to_owned).collect() };
         let edges: Vec<Edge> = arrows
@@ -136,8 +133,7 @@ mod tests {
             .flat_map(|edge| [edge.from.clone(), edge.to.clone()])
             .collect();
         let found = find(modules.iter(), &edges);
-        let show =
-            |circle: &Circle| format!("{}: {}", circle.folder.join("::"), circle.members.join(" "));
+        let show = |circle: &Circle| circle.members.join(" ");
         found.iter().map(show).collect()
     }
 
@@ -155,16 +151,13 @@ mod tests {
             ("e", "f"),
             ("f", "e"),
         ]);
-        assert_eq!(found, [": a b c", ": e f"]);
+        assert_eq!(found, ["a b c", "e f"]);
     }
 
     #[test]
     fn a_module_stands_for_everything_below_it() {
-        assert_eq!(circles(&[("a::b::c", "d::e"), ("d", "a")]), [": a d"]);
-        assert_eq!(
-            circles(&[("a::b::c", "a::d"), ("a::d", "a::b")]),
-            ["a: b d"]
-        );
+        assert_eq!(circles(&[("a::b::c", "d::e"), ("d", "a")]), ["a d"]);
+        assert_eq!(circles(&[("a::b::c", "a::d"), ("a::d", "a::b")]), ["b d"]);
     }
 
     #[test]
