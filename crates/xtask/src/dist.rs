@@ -17,7 +17,6 @@ mod check;
 mod oci;
 mod pack;
 mod sbom;
-mod shell;
 mod tree;
 
 use std::fmt::Write as _;
@@ -27,9 +26,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
+use crate::shell::{self, output, run};
 use crate::tidy::workspace_root;
 use build::{Target, Tools};
-use shell::{output, run};
 
 /// Make everything that is shipped: tarballs, wheels, packages, image, checksums, list of contents.
 #[derive(Args)]

@@ -7,6 +7,7 @@ mod dist;
 mod mutants;
 mod profiles;
 mod rust_text;
+mod shell;
 mod sim;
 mod site;
 mod size;

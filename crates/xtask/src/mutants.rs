@@ -15,6 +15,8 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 
+use crate::shell;
+
 /// The version of cargo-mutants to use.
 const VERSION: &str = "26.2.0";
 
@@ -111,29 +113,17 @@ fn installed(root: &Path) -> anyhow::Result<PathBuf> {
     let tool = folder.join("bin/cargo-mutants");
     if !tool.exists() {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo)
-            .args(["install", "--locked", "--version", VERSION, "--root"])
-            .arg(&folder)
-            .arg("cargo-mutants")
-            .status()
-            .context("start cargo")?;
-        ensure!(status.success(), "cargo-mutants could not be installed");
+        let install = ["install", "--locked", "--version", VERSION, "--root"];
+        let mut command = shell::command(cargo);
+        shell::run(command.args(install).arg(&folder).arg("cargo-mutants"))?;
     }
     Ok(tool)
 }
 
 /// Returns the names of all possible changes.
 fn all(root: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
-    let output = tool_command(root, tool)
-        .args(["--list", "--colors", "never"])
-        .output()
-        .context("run cargo-mutants")?;
-    ensure!(
-        output.status.success(),
-        "cargo-mutants cannot list changes: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let text = String::from_utf8(output.stdout).context("read the list of changes")?;
+    let mut command = tool_command(root, tool);
+    let text = shell::output(command.args(["--list", "--colors", "never"]))?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use super::Dist;
-use super::shell::{command, is_there, output, run};
+use crate::shell::{command, is_there, output, run};
 
 /// Tools from PyPI. Zig is a C compiler and linker that knows the symbols of each glibc version.
 const PYTHON_TOOLS: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.15.2"];

@@ -9,8 +9,8 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 
 use super::build::{TARGETS, Target, Tools};
-use super::shell::{command, is_there, output, run};
 use super::{Dist, Made, oci};
+use crate::shell::{command, is_there, output, run};
 
 /// How to enable an emulator on Debian, and the path of its C library.
 const EMULATION: &str = "`apt install qemu-user-static binfmt-support libc6-arm64-cross`";

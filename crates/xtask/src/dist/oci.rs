@@ -11,8 +11,8 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
 use super::build::Target;
-use super::shell::{command, output, run};
 use super::{Dist, Made};
+use crate::shell::{command, output, run};
 
 /// Builds the image as one file.
 pub(super) fn image(dist: &Dist, target: &Target, binary: &Path) -> anyhow::Result<Made> {

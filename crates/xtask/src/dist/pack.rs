@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::build::{Target, Tools};
-use super::shell::{command, is_there, output, run};
 use super::{Dist, Made, tree};
+use crate::shell::{command, is_there, output, run};
 
 /// Packs a directory that can be unpacked anywhere and is named like the file.
 pub(super) fn tarball(dist: &Dist, target: &Target, tree: &Path) -> anyhow::Result<Made> {

@@ -9,8 +9,8 @@ use std::fs;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::shell::{command, output};
 use super::{Dist, Made};
+use crate::shell::{command, output};
 
 /// The package that contains the program.
 const ROOT: &str = "hq-cli";

@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 use super::Dist;
 use super::build::Target;
 use super::check::in_place;
-use super::shell::{command, output, run};
+use crate::shell::{command, output, run};
 
 /// Files in the repository, and where they are installed.
 const FILES: &[(&str, &str)] = &[

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
+
+use crate::shell::{command, output};
 
 /// Makes `to` a copy of the sources below `root`. Unchanged files keep their times, so that cargo
 /// rebuilds only what has changed since the last run.
@@ -19,19 +20,14 @@ pub(super) fn copy_sources(root: &Path, to: &Path) -> anyhow::Result<()> {
 
 /// Returns the files that git tracks or would add, relative to `root`.
 fn sources(root: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let output = Command::new("git")
-        .arg("-C")
-        .arg(root)
-        .args(["ls-files", "-z", "--cached", "--others"])
-        .arg("--exclude-standard")
-        .output()
-        .context("run git")?;
-    ensure!(
-        output.status.success(),
-        "git cannot list the sources: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let text = String::from_utf8(output.stdout).context("read the names of the sources")?;
+    let list = [
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ];
+    let text = output(command("git").args(list).current_dir(root))?;
     let files = text.split_terminator('\0').map(PathBuf::from);
     // A deleted file stays in the index until the deletion is committed.
     Ok(files.filter(|file| root.join(file).is_file()).collect())

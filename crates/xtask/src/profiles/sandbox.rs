@@ -10,13 +10,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch, apply_filter,
 };
 
 use super::system::{FEATURES, Feature, Profile, When};
+use crate::shell::{command, run};
 
 /// Higher than any system call number of today's kernels.
 const HIGHEST_CALL: i64 = 600;
@@ -108,11 +109,7 @@ fn unmount_cgroup2() -> anyhow::Result<()> {
         let (Some(place), Some("cgroup2")) = (words.next(), words.next()) else {
             continue;
         };
-        let status = Command::new("umount").args(["--lazy", place]).status();
-        ensure!(
-            status.context("run umount")?.success(),
-            "cannot take {place} away"
-        );
+        run(command("umount").args(["--lazy", place]))?;
     }
     Ok(())
 }
@@ -123,11 +120,8 @@ fn without_children(work: &Path) -> anyhow::Result<std::path::PathBuf> {
     if !library.exists() {
         fs::create_dir_all(work).with_context(|| format!("make {}", work.display()))?;
         fs::write(&source, NO_CHILDREN).context("write a source in C")?;
-        let status = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O", "-o"])
-            .args([&library, &source])
-            .status();
-        ensure!(status.context("run cc")?.success(), "cc failed");
+        let options = ["-shared", "-fPIC", "-O", "-o"];
+        run(command("cc").args(options).args([&library, &source]))?;
     }
     Ok(library)
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 /// Returns a command that runs a program in a neutral locale.
-pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command
         .env("LC_ALL", "C")
@@ -16,7 +16,7 @@ pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
 }
 
 /// Runs a program that must succeed. Its output is visible.
-pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let shown = format!("{command:?}");
     let status = command.status().with_context(|| format!("run {shown}"))?;
     if !status.success() {
@@ -26,7 +26,7 @@ pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// Runs a program that must succeed and returns its output.
-pub(super) fn output(command: &mut Command) -> anyhow::Result<String> {
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let shown = format!("{command:?}");
     let output = command.stderr(Stdio::piped()).output();
     let output = output.with_context(|| format!("run {shown}"))?;
@@ -38,7 +38,7 @@ pub(super) fn output(command: &mut Command) -> anyhow::Result<String> {
 }
 
 /// Returns whether a program can be run here.
-pub(super) fn is_there(program: &str) -> bool {
+pub(crate) fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
