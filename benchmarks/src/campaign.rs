@@ -169,7 +169,15 @@ fn compare(
     for seed in 1..=seeds {
         for ((name, asked), figures) in cases.iter().zip(&mut all) {
             let found = play(seed, *asked)?;
-            println!("{seed} | {name} | {}", line(&found));
+            println!(
+                "{seed} | {name} | {} | {} | {} | {:.3} | {:.3} | {:.3}",
+                found.finished,
+                found.out_of_memory,
+                found.cut_off_count,
+                found.cut_off,
+                found.reserved,
+                found.makespan
+            );
             figures.push(found);
         }
     }
@@ -185,20 +193,6 @@ fn compare(
         );
     }
     Ok(())
-}
-
-fn line(figures: &Figures) -> String {
-    let Figures {
-        reserved,
-        cut_off,
-        cut_off_count,
-        out_of_memory,
-        finished,
-        makespan,
-    } = figures;
-    format!(
-        "{finished} | {out_of_memory} | {cut_off_count} | {cut_off:.3} | {reserved:.3} | {makespan:.3}"
-    )
 }
 
 /// Returns the median and the extremes of the quotients, seed by seed.
