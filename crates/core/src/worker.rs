@@ -12,6 +12,7 @@ mod check;
 mod life;
 mod load;
 mod rate;
+mod stuck;
 mod trial_placement;
 mod unkillable;
 mod workers;
@@ -36,15 +37,13 @@ pub use check::NodeCheck;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
 use rate::Rate;
+pub(crate) use stuck::STUCK_AFTER;
 pub(crate) use trial_placement::TrialPlacement;
 pub use unkillable::Unkillable;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
 
 /// The maximum length of the backlog, so that one worker never holds a large part of a job.
 pub(crate) const BACKLOG_MAX: u32 = 4_096;
-/// The age at which a placed task that has not started counts as stuck. In that case there is less
-/// room than counted, for example because of fractions of several items or partly used groups.
-pub(crate) const STUCK_AFTER: Duration = Duration::from_millis(500);
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -322,17 +321,6 @@ impl Worker {
         self.placed
             .iter()
             .map(|((class, variant), count)| (*class, *variant, *count))
-    }
-
-    /// Returns whether tasks of a variant were counted as fitting but did not start.
-    #[must_use]
-    pub fn is_stuck(&self, class: ClassId, variant: u32) -> bool {
-        // The set is nearly always empty, and this is called for every pair of a round.
-        !self.stuck.is_empty() && self.stuck.contains(&(class, variant))
-    }
-
-    pub(crate) fn is_any_stuck(&self) -> bool {
-        !self.stuck.is_empty()
     }
 
     /// Returns how many units of a resource the worker offers for a demand.
@@ -678,53 +666,6 @@ impl Worker {
         displaced
     }
 
-    /// Returns the tasks to retract: those placed before `sent_before` that have not started
-    /// although other tasks are running.
-    pub(crate) fn recall_unstarted(&mut self, sent_before: Time) -> Vec<(TaskKey, InstanceId)> {
-        // If no task is running, the worker is about to start these tasks. A disconnected worker
-        // cannot report a start.
-        if self.placed_len <= self.running
-            || self.running == 0
-            || self.node().is_some()
-            || self.is_away()
-        {
-            return Vec::new();
-        }
-        let mut recalled = Vec::new();
-        for (task, assigned) in &mut self.assigned {
-            let is_late = assigned.placed && !assigned.started && assigned.at < sent_before;
-            if is_late && !assigned.retracting {
-                assigned.retracting = true;
-                recalled.push((*task, assigned.instance));
-            }
-        }
-        recalled
-    }
-
-    /// Removes a task that the worker returned unstarted, whether requested or not. If the worker
-    /// had time to start it, there is less room than counted. In that case, rounds do not count on
-    /// that variant again until a task ends on the worker or leaves its
-    /// backlog. A task that hangs during its start is
-    /// not returned.
-    pub(crate) fn remove_unstarted(
-        &mut self,
-        (task, instance): (TaskKey, InstanceId),
-        now: Time,
-        classes: &Classes,
-    ) -> Option<Assigned> {
-        let was_idle = self.running == 0;
-        let assigned = self.take_out(task, instance, classes)?;
-        // The worker may have kept room for a task that waited there.
-        if !assigned.placed || was_idle {
-            self.stuck.clear();
-        }
-        let had_time = assigned.at + STUCK_AFTER <= now;
-        if assigned.placed && assigned.retracting && had_time && self.running > 0 {
-            self.stuck.insert((assigned.key.class, assigned.variant));
-        }
-        Some(assigned)
-    }
-
     /// Returns the tasks that have not started and are no more urgent than a queue.
     pub(crate) fn unstarted_behind(&self, key: QueueKey) -> Vec<(TaskKey, InstanceId)> {
         self.assigned
@@ -733,11 +674,6 @@ impl Worker {
             .filter(|(_, a)| !a.started && !a.retracting && a.key.priority >= key.priority)
             .map(|(task, assigned)| (*task, assigned.instance))
             .collect()
-    }
-
-    /// Returns whether some placed tasks have not started although other tasks are running.
-    pub(crate) fn may_be_stuck(&self) -> bool {
-        self.running > 0 && self.placed_len > self.running
     }
 
     /// Counts the resources of a variant as used (`sign` 1) or free (-1).
