@@ -162,13 +162,17 @@ pub fn demand(
             continue;
         };
         let mut left = *count;
-        for plan in &mut plans {
-            // The queues are handled in order, so that tasks for an earlier queue are not counted
-            // again.
-            if left == 0 {
-                break;
+        // No queue requests a worker for a task that a worker on its way to another queue can take.
+        for may_request in [false, true] {
+            for plan in &mut plans {
+                // The queues are handled in order, so that tasks for an earlier queue are not
+                // counted again.
+                if left == 0 {
+                    break;
+                }
+                plan.may_request = may_request;
+                left = plan.fill(class, left);
             }
-            left = plan.fill(class, left);
         }
     }
     plans.into_iter().map(|plan| plan.answer(total)).collect()
@@ -193,6 +197,8 @@ struct Plan<'a> {
     assumed: Vec<Option<u64>>,
     larger: Option<u32>,
     coming: Vec<Coming>,
+    /// Whether tasks may use more workers than those on their way.
+    may_request: bool,
     workers: Vec<HypotheticalWorker>,
     looks_left: usize,
     gangs: Vec<u32>,
@@ -226,6 +232,7 @@ impl<'a> Plan<'a> {
             assumed: offers(&query.assumed),
             larger: None,
             coming: query.coming.clone(),
+            may_request: false,
             workers: Vec::new(),
             looks_left: LOOKS_MAX,
             gangs: Vec::new(),
@@ -280,7 +287,9 @@ impl<'a> Plan<'a> {
             if let Some(position) = found {
                 self.coming.remove(position);
                 self.covered = true;
-            } else if self.gang_workers().saturating_add(nodes) <= self.workers_max() {
+            } else if self.may_request
+                && self.gang_workers().saturating_add(nodes) <= self.workers_max()
+            {
                 self.gangs.push(nodes);
             } else {
                 break;
@@ -329,7 +338,12 @@ impl<'a> Plan<'a> {
             left -= count;
         }
         let coming = self.owed();
-        let most = coming.saturating_add(self.workers_max()).min(IMAGINED_MAX);
+        let new = if self.may_request {
+            self.workers_max()
+        } else {
+            0
+        };
+        let most = coming.saturating_add(new).min(IMAGINED_MAX);
         while left > 0 && self.workers.len() < most as usize {
             let count = each.min(left);
             let mut free = self.empty[best].clone();
@@ -605,6 +619,20 @@ mod tests {
             &[query(Some(4), &[], 1), query(Some(4), &[], 9)],
         );
         assert_eq!((answers[0].workers, answers[1].workers), (1, 1));
+    }
+
+    #[test]
+    fn no_worker_is_requested_for_a_task_that_an_allocation_of_a_later_queue_will_run() {
+        let both = || [query(Some(4), &[], 9), query(Some(2), &[1], 9)];
+        let asked = |tasks: &[(u32, u32, u64, u64)]| {
+            let answers = ask(tasks, &both());
+            let unneeded = answers[1].unneeded.len();
+            (answers[0].workers, answers[1].workers, unneeded)
+        };
+        assert_eq!(asked(&[(1, 0, 0, 2)]), (0, 0, 0));
+        assert_eq!(asked(&[(1, 0, 0, 3)]), (1, 0, 0), "one is left");
+        assert_eq!(asked(&[(3, 0, 0, 1)]), (1, 0, 1), "it is too large");
+        assert_eq!(asked(&[(3, 0, 0, 1), (1, 0, 0, 3)]), (1, 0, 0), "both");
     }
 
     #[test]
