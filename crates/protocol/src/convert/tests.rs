@@ -1,6 +1,8 @@
 //! Round trips of generated core types, and messages of random bytes.
 
+mod bytes;
 mod refusals;
+mod schema;
 mod strategies;
 
 use std::fmt::Debug;
