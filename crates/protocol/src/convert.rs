@@ -23,6 +23,7 @@ mod resource;
 mod submit;
 mod template;
 mod token;
+mod wire;
 mod worker;
 mod worker_config;
 
@@ -30,6 +31,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hq_core::template::ByteText;
 
 pub use alloc::AllocRequest;
@@ -185,37 +187,28 @@ fn same_len(field: &str, found: usize, expected: usize) -> Result<(), ConvertErr
     ))
 }
 
-/// Converts all elements. The error names the element that fails.
-fn each<M, T>(field: &str, messages: Vec<M>) -> Result<Vec<T>, ConvertError>
-where
-    T: TryFrom<M, Error = ConvertError>,
-{
-    let convert = |(index, message)| T::try_from(message).at(field, index);
-    messages.into_iter().enumerate().map(convert).collect()
-}
-
 /// Converts a value of a generated enum.
 fn known<E: TryFrom<i32>>(field: &str, value: i32) -> Result<E, ConvertError> {
     E::try_from(value).map_err(|_| ConvertError::invalid(field, "a known value", value))
 }
 
 /// Converts bytes that the system has to accept as a NUL-terminated string.
-fn no_nul(field: &str, bytes: &[u8]) -> Result<ByteText, ConvertError> {
+fn no_nul(field: &str, bytes: Bytes) -> Result<ByteText, ConvertError> {
     if bytes.contains(&0) {
         let found = format!("\"{}\"", bytes.escape_ascii());
         return Err(ConvertError::invalid(field, "bytes without NUL", found));
     }
-    Ok(bytes.into())
+    Ok(bytes[..].into())
 }
 
-fn path(field: &str, bytes: &[u8]) -> Result<ByteText, ConvertError> {
+fn path(field: &str, bytes: Bytes) -> Result<ByteText, ConvertError> {
     if bytes.is_empty() {
         return Err(ConvertError::invalid(field, "a path", "nothing"));
     }
     no_nul(field, bytes)
 }
 
-fn absolute_path(field: &str, bytes: &[u8]) -> Result<ByteText, ConvertError> {
+fn absolute_path(field: &str, bytes: Bytes) -> Result<ByteText, ConvertError> {
     if !bytes.starts_with(b"/") {
         let found = format!("\"{}\"", bytes.escape_ascii());
         return Err(ConvertError::invalid(field, "an absolute path", found));
@@ -237,6 +230,14 @@ fn name(field: &str, name: String) -> Result<Box<str>, ConvertError> {
         return Err(ConvertError::invalid(field, "a name", "nothing"));
     }
     text(field, name)
+}
+
+/// Checks a fraction. This also rejects NaN.
+fn fraction(field: &str, found: f32) -> Result<f32, ConvertError> {
+    if !(0.0..=1.0).contains(&found) {
+        return Err(ConvertError::invalid(field, "0.0 to 1.0", found));
+    }
+    Ok(found)
 }
 
 const fn duration(nanos: u64) -> Duration {

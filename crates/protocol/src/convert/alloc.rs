@@ -4,6 +4,8 @@
 //! characters that could break out of a line or a directory.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
 
 use hq_core::autoalloc::ReasonKind;
 use hq_core::batch::{
@@ -13,7 +15,10 @@ use hq_core::batch::{
 use hq_core::id::QueueId;
 use hq_core::time::nanos;
 
-use super::{ConvertError, Within, at_most, duration, each, known, required, text};
+use super::wire::{
+    FromWire, ToWire, each, field, list, optional, or_default, same_enum, unless_default, wire,
+};
+use super::{ConvertError, Within, duration, fraction, known, required, text};
 use crate::client::{self, alloc_state_word, alloc_system};
 
 /// The maximum number of words of a command, arguments of a queue, or states of a batch system.
@@ -90,261 +95,166 @@ impl From<&AllocRequest> for client::AllocRequest {
     }
 }
 
-impl TryFrom<client::AllocQueueSpec> for QueueParams {
-    type Error = ConvertError;
+wire! {
+    QueueParams = client::AllocQueueSpec {
+        time_limit = time_limit_ns: at_least_a_second,
+        backlog: positive,
+        max_workers_per_alloc: positive,
+        system,
+        name: optional(queue_name),
+        max_worker_count: unless_zero,
+        start_command: optional_line,
+        stop_command: optional_line,
+        wrap_command: optional_line,
+        worker_time_limit = worker_time_limit_ns,
+        keep_waiting,
+        idle_timeout = idle_timeout_ns,
+        min_utilization: fraction,
+        worker_args: list(WORDS_MAX, line),
+        additional_args: list(WORDS_MAX, line),
+        amounts: list(WORDS_MAX, amount) => amount_messages,
+    }
+    check worker_time_limit
+}
 
-    fn try_from(message: client::AllocQueueSpec) -> Result<Self, ConvertError> {
-        let time_limit = duration(message.time_limit_ns);
-        let worker_time_limit = message.worker_time_limit_ns.map(duration);
-        if worker_time_limit.is_some_and(|limit| limit > time_limit) {
-            return Err(ConvertError::invalid(
-                "worker_time_limit_ns",
-                "at most the time limit of the queue",
-                message.worker_time_limit_ns.unwrap_or_default(),
-            ));
-        }
-        for (field, value) in [
-            ("time_limit_ns", message.time_limit_ns / 1_000_000_000),
-            ("backlog", message.backlog.into()),
-            (
-                "max_workers_per_alloc",
-                message.max_workers_per_alloc.into(),
-            ),
-        ] {
-            if value == 0 {
-                return Err(ConvertError::invalid(field, "at least 1", value));
-            }
-        }
-        if !(0.0..=1.0).contains(&message.min_utilization) {
-            let found = message.min_utilization;
-            return Err(ConvertError::invalid(
-                "min_utilization",
-                "0.0 to 1.0",
-                found,
-            ));
-        }
-        at_most("amounts", message.amounts.len(), WORDS_MAX)?;
-        let amounts = message.amounts.into_iter();
-        Ok(Self {
-            system: required(message.system, "system")?
-                .try_into()
-                .within("system")?,
-            name: message.name.map(queue_name).transpose()?,
-            time_limit,
-            backlog: message.backlog,
-            max_workers_per_alloc: message.max_workers_per_alloc,
-            max_worker_count: message.max_worker_count.filter(|count| *count > 0),
-            start_command: optional_line("start_command", message.start_command)?,
-            stop_command: optional_line("stop_command", message.stop_command)?,
-            wrap_command: optional_line("wrap_command", message.wrap_command)?,
-            worker_time_limit,
-            keep_waiting: message.keep_waiting,
-            idle_timeout: duration(message.idle_timeout_ns),
-            min_utilization: message.min_utilization,
-            worker_args: lines("worker_args", message.worker_args)?,
-            additional_args: lines("additional_args", message.additional_args)?,
-            amounts: amounts.map(|a| (a.resource.into(), a.units)).collect(),
-        })
+wire! {
+    SystemSpec = client::AllocSystem {
+        name: line,
+        manager: line,
+        script,
+        each_node: line,
+        each_node_shell: line,
+        submit,
+        submit_format,
+        status,
+        status_fallback: or_default => unless_default,
+        status_format,
+        cancel,
+        find,
+        find_format,
+        missing: list(WORDS_MAX, line),
+        unclear: list(WORDS_MAX, line),
+        unreachable: list(WORDS_MAX, line),
+        states: list(WORDS_MAX, state) => state_messages,
     }
 }
 
-impl From<&QueueParams> for client::AllocQueueSpec {
-    fn from(params: &QueueParams) -> Self {
-        Self {
-            system: Some((&params.system).into()),
-            name: params.name.as_deref().map(str::to_owned),
-            time_limit_ns: nanos(params.time_limit),
-            backlog: params.backlog,
-            max_workers_per_alloc: params.max_workers_per_alloc,
-            max_worker_count: params.max_worker_count,
-            start_command: params.start_command.as_deref().map(str::to_owned),
-            stop_command: params.stop_command.as_deref().map(str::to_owned),
-            wrap_command: params.wrap_command.as_deref().map(str::to_owned),
-            worker_time_limit_ns: params.worker_time_limit.map(nanos),
-            keep_waiting: params.keep_waiting,
-            idle_timeout_ns: nanos(params.idle_timeout),
-            min_utilization: params.min_utilization,
-            worker_args: strings(&params.worker_args),
-            additional_args: strings(&params.additional_args),
-            amounts: params
-                .amounts
-                .iter()
-                .map(|(resource, units)| client::AllocAmount {
-                    resource: resource.to_string(),
-                    units: *units,
-                })
-                .collect(),
-        }
+wire! { Words = client::AllocWords { words: list(WORDS_MAX, without_nul), each_job, } }
+
+same_enum! { SubmitFormat = alloc_system::SubmitFormat { LastLine Sbatch } }
+same_enum! { StatusFormat = alloc_system::StatusFormat { Lines Scontrol PbsJson } }
+same_enum! { FindFormat = alloc_system::FindFormat { Lines PbsJson } }
+same_enum! {
+    StateMeaning = alloc_state_word::Meaning {
+        Queued Running Finished Failed FailedMayReturn Suspended Completing
+    }
+}
+same_enum! {
+    ReasonKind = client::AllocReason, or Unspecified {
+        PausedByUser PausedBefore PausedBySubmissions PausedByAllocations Unsure Backlog WorkerCount
+        BackOff NotAsked NoTasks Asking AskingAgain Covered Unfit OtherQueues
     }
 }
 
-impl TryFrom<client::AllocSystem> for SystemSpec {
-    type Error = ConvertError;
-
-    fn try_from(message: client::AllocSystem) -> Result<Self, ConvertError> {
-        at_most("states", message.states.len(), WORDS_MAX)?;
-        let mut states = BTreeMap::new();
-        for state in message.states {
-            let meaning: alloc_state_word::Meaning = known("states", state.meaning)?;
-            states.insert(state.word.into(), meaning.into());
-        }
-        let submit_format: alloc_system::SubmitFormat =
-            known("submit_format", message.submit_format)?;
-        let status_format: alloc_system::StatusFormat =
-            known("status_format", message.status_format)?;
-        let find_format: alloc_system::FindFormat = known("find_format", message.find_format)?;
-        Ok(Self {
-            name: line("name", message.name)?,
-            manager: line("manager", message.manager)?,
-            script: text("script", message.script)?,
-            each_node: line("each_node", message.each_node)?,
-            each_node_shell: line("each_node_shell", message.each_node_shell)?,
-            submit: command("submit", message.submit)?,
-            submit_format: submit_format.into(),
-            status: command("status", message.status)?,
-            status_fallback: match message.status_fallback {
-                None => CommandTemplate::default(),
-                some => command("status_fallback", some)?,
-            },
-            status_format: status_format.into(),
-            cancel: command("cancel", message.cancel)?,
-            find: command("find", message.find)?,
-            find_format: find_format.into(),
-            missing: lines("missing", message.missing)?,
-            unclear: lines("unclear", message.unclear)?,
-            unreachable: lines("unreachable", message.unreachable)?,
-            states,
-        })
+fn worker_time_limit(params: QueueParams) -> Result<QueueParams, ConvertError> {
+    match params.worker_time_limit {
+        Some(limit) if limit > params.time_limit => Err(ConvertError::invalid(
+            "worker_time_limit_ns",
+            "at most the time limit of the queue",
+            nanos(limit),
+        )),
+        Some(_) | None => Ok(params),
     }
 }
 
-impl From<&SystemSpec> for client::AllocSystem {
-    fn from(system: &SystemSpec) -> Self {
-        Self {
-            name: system.name.to_string(),
-            manager: system.manager.to_string(),
-            script: system.script.to_string(),
-            each_node: system.each_node.to_string(),
-            each_node_shell: system.each_node_shell.to_string(),
-            submit: Some((&system.submit).into()),
-            status: Some((&system.status).into()),
-            status_fallback: (!system.status_fallback.is_empty())
-                .then(|| (&system.status_fallback).into()),
-            cancel: Some((&system.cancel).into()),
-            find: Some((&system.find).into()),
-            submit_format: alloc_system::SubmitFormat::from(system.submit_format).into(),
-            status_format: alloc_system::StatusFormat::from(system.status_format).into(),
-            find_format: alloc_system::FindFormat::from(system.find_format).into(),
-            missing: strings(&system.missing),
-            unclear: strings(&system.unclear),
-            unreachable: strings(&system.unreachable),
-            states: system
-                .states
-                .iter()
-                .map(|(word, meaning)| client::AllocStateWord {
-                    word: word.to_string(),
-                    meaning: alloc_state_word::Meaning::from(*meaning).into(),
-                })
-                .collect(),
-        }
-    }
+fn at_least_a_second(field: &str, found: u64) -> Result<Duration, ConvertError> {
+    positive(field, found / 1_000_000_000)?;
+    Ok(duration(found))
 }
 
-impl TryFrom<client::AllocWords> for Words {
-    type Error = ConvertError;
-
-    fn try_from(message: client::AllocWords) -> Result<Self, ConvertError> {
-        at_most("words", message.words.len(), WORDS_MAX)?;
-        let words = message
-            .words
-            .into_iter()
-            .map(|word| without_nul("words", word));
-        Ok(Self {
-            words: words.collect::<Result<_, _>>()?,
-            each_job: message.each_job,
-        })
-    }
-}
-
-impl From<&CommandTemplate> for client::AllocCommand {
-    fn from(template: &CommandTemplate) -> Self {
-        let words = |words: &Words| client::AllocWords {
-            words: strings(&words.words),
-            each_job: words.each_job,
-        };
-        Self {
-            words: template.0.iter().map(words).collect(),
-        }
-    }
-}
-
-macro_rules! same_enum {
-    ($ours:ty, $wire:ty, $($variant:ident),+) => {
-        impl From<$wire> for $ours {
-            fn from(value: $wire) -> Self {
-                match value {
-                    $(<$wire>::$variant => Self::$variant,)+
-                }
-            }
-        }
-
-        impl From<$ours> for $wire {
-            fn from(value: $ours) -> Self {
-                match value {
-                    $(<$ours>::$variant => Self::$variant,)+
-                }
-            }
-        }
-    };
-}
-
-same_enum!(SubmitFormat, alloc_system::SubmitFormat, LastLine, Sbatch);
-same_enum!(
-    StatusFormat,
-    alloc_system::StatusFormat,
-    Lines,
-    Scontrol,
-    PbsJson
-);
-same_enum!(FindFormat, alloc_system::FindFormat, Lines, PbsJson);
-same_enum!(
-    StateMeaning,
-    alloc_state_word::Meaning,
-    Queued,
-    Running,
-    Finished,
-    Failed,
-    FailedMayReturn,
-    Suspended,
-    Completing
-);
-
-fn command(
+fn positive<N: Default + PartialEq + fmt::Display>(
     field: &str,
-    message: Option<client::AllocCommand>,
-) -> Result<CommandTemplate, ConvertError> {
-    let groups = required(message, field)?.words;
-    at_most(field, groups.len(), WORDS_MAX)?;
-    let command = CommandTemplate(each(field, groups)?);
-    if !command.names_program() {
-        return Err(ConvertError::invalid(
-            field,
-            "the name of a program",
-            "nothing",
-        ));
+    found: N,
+) -> Result<N, ConvertError> {
+    if found == N::default() {
+        return Err(ConvertError::invalid(field, "at least 1", found));
     }
-    Ok(command)
+    Ok(found)
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
+fn unless_zero(_: &str, found: Option<u32>) -> Result<Option<u32>, ConvertError> {
+    Ok(found.filter(|count| *count > 0))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
+fn amount(_: &str, found: client::AllocAmount) -> Result<(Box<str>, u64), ConvertError> {
+    Ok((found.resource.into(), found.units))
+}
+
+fn amount_messages(amounts: &BTreeMap<Box<str>, u64>) -> Vec<client::AllocAmount> {
+    let amounts = amounts.iter();
+    let messages = amounts.map(|(resource, units)| client::AllocAmount {
+        resource: resource.to_wire(),
+        units: *units,
+    });
+    messages.collect()
+}
+
+fn state(
+    field: &str,
+    found: client::AllocStateWord,
+) -> Result<(Box<str>, StateMeaning), ConvertError> {
+    let meaning = FromWire::from_wire(field, found.meaning)?;
+    Ok((found.word.into(), meaning))
+}
+
+fn state_messages(states: &BTreeMap<Box<str>, StateMeaning>) -> Vec<client::AllocStateWord> {
+    let states = states.iter();
+    let messages = states.map(|(word, meaning)| client::AllocStateWord {
+        word: word.to_wire(),
+        meaning: meaning.to_wire(),
+    });
+    messages.collect()
+}
+
+impl FromWire<client::AllocCommand> for CommandTemplate {
+    fn from_wire(field: &str, found: client::AllocCommand) -> Result<Self, ConvertError> {
+        let command = Self(each(WORDS_MAX)(field, found.words)?);
+        if !command.names_program() {
+            let expected = "the name of a program";
+            return Err(ConvertError::invalid(field, expected, "nothing"));
+        }
+        Ok(command)
+    }
+}
+
+impl FromWire<Option<client::AllocCommand>> for CommandTemplate {
+    fn from_wire(field: &str, found: Option<client::AllocCommand>) -> Result<Self, ConvertError> {
+        Self::from_wire(field, required(found, field)?)
+    }
+}
+
+impl ToWire<client::AllocCommand> for CommandTemplate {
+    fn to_wire(&self) -> client::AllocCommand {
+        client::AllocCommand {
+            words: self.0.to_wire(),
+        }
+    }
+}
+
+impl ToWire<Option<client::AllocCommand>> for CommandTemplate {
+    fn to_wire(&self) -> Option<client::AllocCommand> {
+        Some(self.to_wire())
+    }
 }
 
 /// Checks a queue's name, which becomes part of file names, script lines and arguments.
-fn queue_name(name: String) -> Result<Box<str>, ConvertError> {
+fn queue_name(field: &str, name: String) -> Result<Box<str>, ConvertError> {
     let is_harmless = |c: char| !c.is_control() && !c.is_whitespace() && !"/'\"`$\\".contains(c);
     if name.is_empty() || name.len() > QUEUE_NAME_MAX || !name.chars().all(is_harmless) {
-        return Err(ConvertError::invalid(
-            "name",
-            "1 to 128 bytes without blanks, quotes, `/`, `$` and `\\`",
-            name,
-        ));
+        let expected = "1 to 128 bytes without blanks, quotes, `/`, `$` and `\\`";
+        return Err(ConvertError::invalid(field, expected, name));
     }
     Ok(name.into())
 }
@@ -369,60 +279,14 @@ fn optional_line(field: &str, value: Option<String>) -> Result<Option<Box<str>>,
     present.map(|value| line(field, value)).transpose()
 }
 
-fn lines(field: &str, values: Vec<String>) -> Result<Vec<Box<str>>, ConvertError> {
-    at_most(field, values.len(), WORDS_MAX)?;
-    values.into_iter().map(|value| line(field, value)).collect()
-}
-
-fn strings(texts: &[Box<str>]) -> Vec<String> {
-    texts.iter().map(ToString::to_string).collect()
-}
-
-impl From<ReasonKind> for client::AllocReason {
-    fn from(kind: ReasonKind) -> Self {
-        match kind {
-            ReasonKind::PausedByUser => Self::PausedByUser,
-            ReasonKind::PausedBefore => Self::PausedBefore,
-            ReasonKind::PausedBySubmissions => Self::PausedBySubmissions,
-            ReasonKind::PausedByAllocations => Self::PausedByAllocations,
-            ReasonKind::Unsure => Self::Unsure,
-            ReasonKind::Backlog => Self::Backlog,
-            ReasonKind::WorkerCount => Self::WorkerCount,
-            ReasonKind::BackOff => Self::BackOff,
-            ReasonKind::NotAsked => Self::NotAsked,
-            ReasonKind::NoTasks => Self::NoTasks,
-            ReasonKind::Asking => Self::Asking,
-            ReasonKind::AskingAgain => Self::AskingAgain,
-            ReasonKind::Covered => Self::Covered,
-            ReasonKind::Unfit => Self::Unfit,
-            ReasonKind::OtherQueues => Self::OtherQueues,
-        }
-    }
-}
-
 impl client::AllocQueue {
     /// Returns why the queue requests allocations or not. `None` if the server is of another
     /// release and sends no known reason.
     #[must_use]
     pub fn known_reason(&self) -> Option<ReasonKind> {
-        match client::AllocReason::try_from(self.reason_kind).ok()? {
-            client::AllocReason::Unspecified => None,
-            client::AllocReason::PausedByUser => Some(ReasonKind::PausedByUser),
-            client::AllocReason::PausedBefore => Some(ReasonKind::PausedBefore),
-            client::AllocReason::PausedBySubmissions => Some(ReasonKind::PausedBySubmissions),
-            client::AllocReason::PausedByAllocations => Some(ReasonKind::PausedByAllocations),
-            client::AllocReason::Unsure => Some(ReasonKind::Unsure),
-            client::AllocReason::Backlog => Some(ReasonKind::Backlog),
-            client::AllocReason::WorkerCount => Some(ReasonKind::WorkerCount),
-            client::AllocReason::BackOff => Some(ReasonKind::BackOff),
-            client::AllocReason::NotAsked => Some(ReasonKind::NotAsked),
-            client::AllocReason::NoTasks => Some(ReasonKind::NoTasks),
-            client::AllocReason::Asking => Some(ReasonKind::Asking),
-            client::AllocReason::AskingAgain => Some(ReasonKind::AskingAgain),
-            client::AllocReason::Covered => Some(ReasonKind::Covered),
-            client::AllocReason::Unfit => Some(ReasonKind::Unfit),
-            client::AllocReason::OtherQueues => Some(ReasonKind::OtherQueues),
-        }
+        client::AllocReason::try_from(self.reason_kind)
+            .ok()?
+            .known()
     }
 
     /// Returns whether the server reports rejected submissions or failing allocations.
@@ -436,7 +300,6 @@ impl client::AllocQueue {
 mod tests {
     use super::*;
     use prost::Message as _;
-    use std::time::Duration;
 
     fn program(words: &[&str]) -> CommandTemplate {
         let words = words.iter().map(|word| Words {

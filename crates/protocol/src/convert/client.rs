@@ -14,7 +14,8 @@ use hq_core::time::nanos;
 use super::output::OutputQuery;
 use super::resize::{NEW_REQUESTS_MAX, resize_message};
 use super::token::{self, TokenChange};
-use super::{AllocRequest, ConvertError, Within, at_most, duration, each, known, required, text};
+use super::wire::{FromWire, ToWire, each, same_enum};
+use super::{AllocRequest, ConvertError, Within, at_most, duration, known, required, text};
 use crate::limits::QUARANTINE_SPANS;
 use crate::{client, common};
 
@@ -209,7 +210,7 @@ impl TryFrom<client::Request> for ClientRequest {
                 Ok(Self::Alloc(Box::new(request.try_into().within("alloc")?)))
             }
             Request::DebugDump(client::DebugDump { path }) => {
-                Ok(Self::DebugDump(super::path("debug_dump.path", &path)?))
+                Ok(Self::DebugDump(super::path("debug_dump.path", path)?))
             }
             Request::Journal(journal) => journal_request(journal),
             Request::Query(query) => Ok(Self::Sql(query)),
@@ -222,8 +223,7 @@ impl TryFrom<client::Request> for ClientRequest {
                 Ok(Self::Command(Command::Submit(Box::new(spec))))
             }
             Request::SubmitAll(client::SubmitAll { submits }) => {
-                at_most("submit_all", submits.len(), SUBMITS_MAX)?;
-                let specs = each("submit_all", submits)?;
+                let specs = each(SUBMITS_MAX)("submit_all", submits)?;
                 Ok(Self::Command(Command::SubmitAll(specs)))
             }
             Request::JobOpen(open) => command(open_job(open)),
@@ -283,8 +283,7 @@ fn resubmit_request(message: client::Resubmit) -> Result<ClientRequest, ConvertE
 
 fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> {
     if let Some(client::ChosenTasks { job, positions }) = message.chosen {
-        at_most("chosen.positions", positions.len(), JOB_SUBMITS_MAX)?;
-        let chosen: Vec<IdArray> = each("chosen.positions", positions)?;
+        let chosen: Vec<IdArray> = each(JOB_SUBMITS_MAX)("chosen.positions", positions)?;
         return Ok(Command::ResubmitTasks {
             job: JobId(job),
             positions: chosen.iter().map(index_set).collect::<Result<_, _>>()?,
@@ -298,11 +297,10 @@ fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> 
             requests: Vec::new(),
         });
     };
-    at_most("resize.requests", requests.len(), NEW_REQUESTS_MAX)?;
     Ok(Command::Resubmit {
         jobs: selector(jobs, "resize.jobs")?,
         states,
-        requests: each("resize.requests", requests)?,
+        requests: each(NEW_REQUESTS_MAX)("resize.requests", requests)?,
     })
 }
 
@@ -756,28 +754,6 @@ fn state_numbers(states: &[TaskState]) -> Vec<i32> {
         .collect()
 }
 
-impl From<TaskState> for client::TaskState {
-    fn from(state: TaskState) -> Self {
-        match state {
-            TaskState::Waiting => Self::Waiting,
-            TaskState::Running => Self::Running,
-            TaskState::Finished => Self::Finished,
-            TaskState::Failed => Self::Failed,
-            TaskState::Canceled => Self::Canceled,
-            TaskState::Aborted => Self::Aborted,
-        }
-    }
-}
-
-impl From<client::TaskState> for TaskState {
-    fn from(state: client::TaskState) -> Self {
-        match state {
-            client::TaskState::Waiting => Self::Waiting,
-            client::TaskState::Running => Self::Running,
-            client::TaskState::Finished => Self::Finished,
-            client::TaskState::Failed => Self::Failed,
-            client::TaskState::Canceled => Self::Canceled,
-            client::TaskState::Aborted => Self::Aborted,
-        }
-    }
+same_enum! {
+    TaskState = client::TaskState { Waiting Running Finished Failed Canceled Aborted }
 }

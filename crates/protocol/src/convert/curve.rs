@@ -7,7 +7,8 @@ use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven, NUMBER_MAX, POINTS_ACCEP
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::worker_state::InstanceKey;
 
-use super::{ConvertError, at_most, same_len};
+use super::wire::{FromWire, ToWire, field, raw, wire};
+use super::{ConvertError, Within, at_most, required, same_len};
 use crate::worker::to_server::Message;
 use crate::{common, worker};
 
@@ -53,82 +54,59 @@ pub fn take_curves(message: &mut worker::ToServer) -> (Vec<TaskCurve>, usize) {
     (valid, malformed)
 }
 
-impl From<&Curve> for common::Curve {
-    fn from(curve: &Curve) -> Self {
-        Self {
-            spacing_ms: u64::try_from(curve.spacing.as_millis()).unwrap_or(u64::MAX),
-            memory_peak_kib: curve.memory_peak_kib,
-            cpu_peak_milli: curve.cpu_peak_milli,
-            memory: curve.memory.to_vec().into(),
-            cpu: curve.cpu.to_vec().into(),
-            memory_asked_kib: curve.asked.memory_kib,
-            is_memory_limit: curve.asked.is_memory_limit,
-            cpu_asked_units: curve.asked.cpu_units,
-            gpu: curve.gpu.as_deref().map(Into::into),
-        }
-    }
-}
-
-impl From<&GpuCurve> for common::GpuCurve {
-    fn from(curve: &GpuCurve) -> Self {
-        Self {
-            busy_peak_milli: curve.busy_peak_milli,
-            memory_peak_kib: curve.memory_peak_kib,
-            busy: curve.busy.to_vec().into(),
-            memory: curve.memory.to_vec().into(),
-            asked_units: curve.given.units,
-            memory_of_devices_kib: curve.given.memory_kib,
-            is_memory_of_devices: curve.given.is_memory_of_devices,
-        }
-    }
-}
-
-impl TryFrom<common::Curve> for Curve {
-    type Error = ConvertError;
-
-    fn try_from(message: common::Curve) -> Result<Self, ConvertError> {
-        at_most("curve.memory", message.memory.len(), POINTS_ACCEPTED_MAX)?;
-        same_len("curve.cpu", message.cpu.len(), message.memory.len())?;
-        // If the GPU curve is invalid, only that part is dropped.
-        let gpu = message.gpu;
-        let gpu = gpu.and_then(|gpu| gpu_curve(&gpu, message.memory.len()).ok());
-        Ok(Self {
-            spacing: Duration::from_millis(number(message.spacing_ms)),
-            memory_peak_kib: number(message.memory_peak_kib),
-            cpu_peak_milli: number(message.cpu_peak_milli),
-            // Copied, so that the message can be freed.
-            memory: message.memory[..].into(),
-            cpu: message.cpu[..].into(),
-            asked: Asked {
-                memory_kib: number(message.memory_asked_kib),
-                is_memory_limit: message.is_memory_limit,
-                cpu_units: number(message.cpu_asked_units),
-            },
-            gpu: gpu.map(Box::new),
-        })
-    }
-}
-
-/// Converts the GPU part of a curve with `points` points.
-fn gpu_curve(message: &common::GpuCurve, points: usize) -> Result<GpuCurve, ConvertError> {
-    same_len("curve.gpu.busy", message.busy.len(), points)?;
-    same_len("curve.gpu.memory", message.memory.len(), points)?;
-    Ok(GpuCurve {
-        busy_peak_milli: number(message.busy_peak_milli),
-        memory_peak_kib: number(message.memory_peak_kib),
-        busy: message.busy[..].into(),
-        memory: message.memory[..].into(),
-        given: GpusGiven {
-            units: number(message.asked_units),
-            memory_kib: number(message.memory_of_devices_kib),
-            is_memory_of_devices: message.is_memory_of_devices,
+wire! {
+    Curve = common::Curve {
+        spacing = spacing_ms: spacing => milliseconds,
+        memory_peak_kib: number,
+        cpu_peak_milli: number,
+        memory: raw,
+        cpu: raw,
+        struct asked: Asked {
+            memory_kib = memory_asked_kib: number,
+            is_memory_limit,
+            cpu_units = cpu_asked_units: number,
         },
-    })
+        gpu,
+    }
+    check same_lengths
+}
+
+wire! {
+    GpuCurve = common::GpuCurve {
+        busy_peak_milli: number,
+        memory_peak_kib: number,
+        busy: raw,
+        memory: raw,
+        struct given: GpusGiven {
+            units = asked_units: number,
+            memory_kib = memory_of_devices_kib: number,
+            is_memory_of_devices,
+        },
+    }
+}
+
+/// If the GPU curve is invalid, only that part is dropped.
+fn same_lengths(mut curve: Curve) -> Result<Curve, ConvertError> {
+    let points = curve.memory.len();
+    at_most("curve.memory", points, POINTS_ACCEPTED_MAX)?;
+    same_len("curve.cpu", curve.cpu.len(), points)?;
+    let gpu = curve.gpu.take();
+    curve.gpu = gpu.filter(|gpu| gpu.busy.len() == points && gpu.memory.len() == points);
+    Ok(curve)
 }
 
 /// Limits a number to what fits into the columns of the store. No machine has larger values.
-fn number(found: u64) -> u64 {
-    found.min(NUMBER_MAX)
+#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
+fn number(_: &str, found: u64) -> Result<u64, ConvertError> {
+    Ok(found.min(NUMBER_MAX))
+}
+
+fn spacing(field: &str, found: u64) -> Result<Duration, ConvertError> {
+    number(field, found).map(Duration::from_millis)
+}
+
+fn milliseconds(spacing: &Duration) -> u64 {
+    u64::try_from(spacing.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use hq_core::range::{IdArray, IdRange};
 use hq_core::selector::Selector;
 use hq_core::template::Entries;
 
-use super::{ConvertError, Within, at_most, each};
+use super::wire::{FromWire, ToWire, each, field};
+use super::{ConvertError, Within, at_most, required};
 use crate::{client, common};
 
 /// The maximum number of ranges in an id array. Ids without any pattern need one range each, so
@@ -56,8 +57,7 @@ impl TryFrom<common::IdArray> for IdArray {
     type Error = ConvertError;
 
     fn try_from(message: common::IdArray) -> Result<Self, ConvertError> {
-        at_most("ranges", message.ranges.len(), ID_RANGES_MAX)?;
-        let ranges: Vec<IdRange> = each("ranges", message.ranges)?;
+        let ranges: Vec<IdRange> = each(ID_RANGES_MAX)("ranges", message.ranges)?;
         check_crossings(&ranges)?;
         Self::new(ranges).map_err(|error| ConvertError::rule("ranges", error))
     }
@@ -70,6 +70,8 @@ impl From<&IdArray> for common::IdArray {
         }
     }
 }
+
+field!(IdArray = common::IdArray);
 
 /// Bounds the cost of the overlap check, which grows with the number of pairs of interleaved
 /// ranges. Typical user input (`0-100:10,200`, a list of ids) has few. O(r log r).
@@ -133,6 +135,8 @@ impl From<&Entries> for common::Entries {
     }
 }
 
+field!(Entries = common::Entries);
+
 impl TryFrom<client::Selector> for Selector {
     type Error = ConvertError;
 
@@ -141,7 +145,7 @@ impl TryFrom<client::Selector> for Selector {
         match message.selector {
             Some(Wire::Last(_)) => Ok(Self::Last),
             Some(Wire::All(_)) => Ok(Self::All),
-            Some(Wire::Ids(ids)) => Ok(Self::Ids(ids.try_into().within("ids")?)),
+            Some(Wire::Ids(ids)) => Ok(Self::Ids(FromWire::from_wire("ids", ids)?)),
             None => Err(ConvertError::missing("selector")),
         }
     }
@@ -160,3 +164,5 @@ impl From<&Selector> for client::Selector {
         }
     }
 }
+
+field!(Selector = client::Selector);

@@ -78,9 +78,9 @@ impl TryFrom<common::OutputSource> for OutputSource {
     fn try_from(message: common::OutputSource) -> Result<Self, ConvertError> {
         use common::output_source::Source;
         Ok(match required(message.source, "source")? {
-            Source::File(file) => Self::File(path("file", &file)?),
+            Source::File(file) => Self::File(path("file", file)?),
             Source::Stream(stream) => Self::Stream {
-                dir: path("stream.dir", &stream.dir)?,
+                dir: path("stream.dir", stream.dir)?,
                 server_uid: text("stream.server_uid", stream.server_uid)?,
                 task: TaskKey::new(JobId(stream.job), TaskId(stream.task)),
                 instance: InstanceId(stream.instance),

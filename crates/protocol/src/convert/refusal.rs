@@ -7,6 +7,7 @@
 use hq_core::id::{JobId, TaskId};
 use hq_core::refusal::{Refusal, RefusalKind};
 
+use super::wire::{ToWire, same_enum};
 use crate::client;
 
 /// The prefix that scripts look for.
@@ -19,16 +20,9 @@ pub fn refusal_text(refusal: &Refusal) -> String {
     format!("{prefix}{}", refusal.text)
 }
 
-impl From<RefusalKind> for client::RefusalKind {
-    fn from(kind: RefusalKind) -> Self {
-        match kind {
-            RefusalKind::NotFound => Self::NotFound,
-            RefusalKind::Conflict => Self::Conflict,
-            RefusalKind::Invalid => Self::Invalid,
-            RefusalKind::TooLarge => Self::TooLarge,
-            RefusalKind::Unavailable => Self::Unavailable,
-            RefusalKind::Failed => Self::Failed,
-        }
+same_enum! {
+    RefusalKind = client::RefusalKind, or Unspecified {
+        NotFound Conflict Invalid TooLarge Unavailable Failed
     }
 }
 
@@ -36,15 +30,7 @@ impl client::Error {
     /// Returns the kind. `None` if the server is of another release and sends no known kind.
     #[must_use]
     pub fn known_kind(&self) -> Option<RefusalKind> {
-        match client::RefusalKind::try_from(self.kind).ok()? {
-            client::RefusalKind::Unspecified => None,
-            client::RefusalKind::NotFound => Some(RefusalKind::NotFound),
-            client::RefusalKind::Conflict => Some(RefusalKind::Conflict),
-            client::RefusalKind::Invalid => Some(RefusalKind::Invalid),
-            client::RefusalKind::TooLarge => Some(RefusalKind::TooLarge),
-            client::RefusalKind::Unavailable => Some(RefusalKind::Unavailable),
-            client::RefusalKind::Failed => Some(RefusalKind::Failed),
-        }
+        client::RefusalKind::try_from(self.kind).ok()?.known()
     }
 
     /// Returns the rejection. `None` if its kind is not known.
@@ -62,7 +48,7 @@ impl From<&Refusal> for client::Error {
     fn from(refusal: &Refusal) -> Self {
         Self {
             message: refusal_text(refusal),
-            kind: client::RefusalKind::from(refusal.kind).into(),
+            kind: refusal.kind.to_wire(),
             text: refusal.text.to_string(),
             job: refusal.job.map(JobId::as_u32),
             task: refusal.task.map(TaskId::as_u32),

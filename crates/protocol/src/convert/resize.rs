@@ -1,13 +1,12 @@
 //! Resubmission of jobs with different resource requests.
 
 use hq_core::resize::NewRequest;
-use hq_core::resource::amount::Amount;
 use hq_core::selector::Selector;
 use hq_core::time::nanos;
 
 use super::resource::amount;
-use super::template::growth;
-use super::{ConvertError, at_most, duration, each, no_nul};
+use super::wire::{FromWire, each, list};
+use super::{ConvertError, duration, no_nul};
 use crate::{client, common};
 
 /// The maximum number of new requests per resubmission. Tasks have few kinds.
@@ -21,18 +20,15 @@ impl TryFrom<client::NewRequest> for NewRequest {
     type Error = ConvertError;
 
     fn try_from(message: client::NewRequest) -> Result<Self, ConvertError> {
-        at_most("args", message.args.len(), ARGS_MAX)?;
-        at_most("others", message.others.len(), OTHERS_MAX)?;
         if message.memory_units == 0 {
             let expected = "more than nothing";
             return Err(ConvertError::invalid("memory_units", expected, 0));
         }
-        let args = message.args.iter().map(|arg| no_nul("args", arg));
         Ok(Self {
-            args: args.collect::<Result<_, _>>()?,
-            others: each("others", message.others)?,
+            args: list(ARGS_MAX, no_nul)("args", message.args)?,
+            others: each(OTHERS_MAX)("others", message.others)?,
             memory: amount("memory_units", message.memory_units)?,
-            growth: growth(message.growth, Amount)?,
+            growth: FromWire::from_wire("growth", message.growth)?,
             min_time: duration(message.min_time_ns),
         })
     }

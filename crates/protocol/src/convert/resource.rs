@@ -7,9 +7,9 @@ use hq_core::resource::descriptor::{
 use hq_core::resource::request::{
     Policy, RequestVariants, ResourceEntry, ResourceRequest, VARIANTS_MAX,
 };
-use hq_core::time::nanos;
 
-use super::{ConvertError, at_most, duration, each, known, name, required};
+use super::wire::{FromWire, ToWire, each, field, list, same_enum, wire};
+use super::{ConvertError, Within, at_most, known, name, required};
 use crate::common;
 
 /// The maximum number of pools of a worker and of resources in a request.
@@ -39,18 +39,13 @@ impl TryFrom<common::ResourceDescriptor> for ResourceDescriptor {
     type Error = ConvertError;
 
     fn try_from(message: common::ResourceDescriptor) -> Result<Self, ConvertError> {
-        at_most("items", message.items.len(), RESOURCES_MAX)?;
-        at_most("coupling", message.coupling.len(), COUPLINGS_MAX)?;
-        let items: Vec<ResourceItem> = each("items", message.items)?;
+        let items: Vec<ResourceItem> = each(RESOURCES_MAX)("items", message.items)?;
+        let coupling = each(COUPLINGS_MAX)("coupling", message.coupling)?;
         // Couplings refer to positions in the sorted list of pools.
         if items.windows(2).any(|pair| pair[0].name > pair[1].name) {
-            return Err(ConvertError::invalid(
-                "items",
-                "pools sorted by name",
-                "another order",
-            ));
+            let expected = "pools sorted by name";
+            return Err(ConvertError::invalid("items", expected, "another order"));
         }
-        let coupling = message.coupling.into_iter().map(coupling_weight).collect();
         Self::new(items, coupling).map_err(|error| ConvertError::rule("items", error))
     }
 }
@@ -58,195 +53,92 @@ impl TryFrom<common::ResourceDescriptor> for ResourceDescriptor {
 impl From<&ResourceDescriptor> for common::ResourceDescriptor {
     fn from(descriptor: &ResourceDescriptor) -> Self {
         Self {
-            items: descriptor
-                .items
-                .iter()
-                .map(common::ResourceItem::from)
-                .collect(),
-            coupling: descriptor.coupling.iter().map(coupling_message).collect(),
+            items: descriptor.items.to_wire(),
+            coupling: descriptor.coupling.to_wire(),
         }
     }
 }
 
-fn coupling_weight(message: common::CouplingWeight) -> CouplingWeight {
-    let common::CouplingWeight {
-        resource1,
-        group1,
-        resource2,
-        group2,
-        weight,
-    } = message;
-    CouplingWeight {
-        resource1,
-        group1,
-        resource2,
-        group2,
-        weight,
-    }
+field!(ResourceDescriptor = common::ResourceDescriptor);
+
+wire! {
+    CouplingWeight = common::CouplingWeight { resource1, group1, resource2, group2, weight, }
 }
 
-fn coupling_message(coupling: &CouplingWeight) -> common::CouplingWeight {
-    let CouplingWeight {
-        resource1,
-        group1,
-        resource2,
-        group2,
-        weight,
-    } = *coupling;
-    common::CouplingWeight {
-        resource1,
-        group1,
-        resource2,
-        group2,
-        weight,
-    }
-}
+wire! { ResourceItem = common::ResourceItem { kind, name: name, } }
 
-impl TryFrom<common::ResourceItem> for ResourceItem {
-    type Error = ConvertError;
-
-    fn try_from(message: common::ResourceItem) -> Result<Self, ConvertError> {
+impl FromWire<Option<common::resource_item::Kind>> for ResourceKind {
+    fn from_wire(
+        field: &str,
+        found: Option<common::resource_item::Kind>,
+    ) -> Result<Self, ConvertError> {
         use common::resource_item::Kind;
-        let kind = match required(message.kind, "kind")? {
-            Kind::List(group) => {
-                at_most("list", group.values.len(), INDICES_MAX)?;
-                ResourceKind::List(index_names("list", group.values)?)
-            }
+        Ok(match required(found, field)? {
+            Kind::List(group) => Self::List(list(INDICES_MAX, name)("list", group.values)?),
             Kind::Range(common::IndexSpan { start, end }) => {
                 at_most("range", end.saturating_sub(start) as usize, INDICES_MAX - 1)?;
-                ResourceKind::Range { start, end }
+                Self::Range { start, end }
             }
-            Kind::Groups(groups) => {
-                let count = groups
-                    .groups
-                    .iter()
-                    .map(|group| group.values.len().max(1))
-                    .sum();
-                at_most("groups", count, INDICES_MAX)?;
-                let groups = groups.groups.into_iter();
-                let names = groups.map(|group| index_names("groups", group.values));
-                ResourceKind::Groups(names.collect::<Result<_, _>>()?)
+            Kind::Groups(common::IndexGroups { groups }) => {
+                let count = groups.iter().map(|group| group.values.len().max(1));
+                at_most("groups", count.sum(), INDICES_MAX)?;
+                let names =
+                    |group: common::IndexGroup| list(INDICES_MAX, name)("groups", group.values);
+                Self::Groups(groups.into_iter().map(names).collect::<Result<_, _>>()?)
             }
-            Kind::SumUnits(units) => ResourceKind::Sum(amount("sum_units", units)?),
-        };
-        Ok(Self {
-            name: name("name", message.name)?,
-            kind,
+            Kind::SumUnits(units) => Self::Sum(amount("sum_units", units)?),
         })
     }
 }
 
-fn index_names(field: &str, values: Vec<String>) -> Result<Vec<Box<str>>, ConvertError> {
-    values.into_iter().map(|value| name(field, value)).collect()
-}
-
-impl From<&ResourceItem> for common::ResourceItem {
-    fn from(item: &ResourceItem) -> Self {
+impl ToWire<Option<common::resource_item::Kind>> for ResourceKind {
+    fn to_wire(&self) -> Option<common::resource_item::Kind> {
         use common::resource_item::Kind;
         let group = |values: &Vec<Box<str>>| common::IndexGroup {
-            values: values.iter().map(|value| value.to_string()).collect(),
+            values: values.to_wire(),
         };
-        let kind = match &item.kind {
-            ResourceKind::List(values) => Kind::List(group(values)),
-            ResourceKind::Range { start, end } => Kind::Range(common::IndexSpan {
+        Some(match self {
+            Self::List(values) => Kind::List(group(values)),
+            Self::Range { start, end } => Kind::Range(common::IndexSpan {
                 start: *start,
                 end: *end,
             }),
-            ResourceKind::Groups(groups) => Kind::Groups(common::IndexGroups {
+            Self::Groups(groups) => Kind::Groups(common::IndexGroups {
                 groups: groups.iter().map(group).collect(),
             }),
-            ResourceKind::Sum(amount) => Kind::SumUnits(amount.0),
-        };
-        Self {
-            name: item.name.to_string(),
-            kind: Some(kind),
-        }
-    }
-}
-
-impl From<Policy> for common::Policy {
-    fn from(policy: Policy) -> Self {
-        match policy {
-            Policy::Compact => Self::Compact,
-            Policy::ForceCompact => Self::ForceCompact,
-            Policy::Tight => Self::Tight,
-            Policy::ForceTight => Self::ForceTight,
-            Policy::Scatter => Self::Scatter,
-            Policy::All => Self::All,
-        }
-    }
-}
-
-impl From<common::Policy> for Policy {
-    fn from(policy: common::Policy) -> Self {
-        match policy {
-            common::Policy::Compact => Self::Compact,
-            common::Policy::ForceCompact => Self::ForceCompact,
-            common::Policy::Tight => Self::Tight,
-            common::Policy::ForceTight => Self::ForceTight,
-            common::Policy::Scatter => Self::Scatter,
-            common::Policy::All => Self::All,
-        }
-    }
-}
-
-impl TryFrom<common::ResourceEntry> for ResourceEntry {
-    type Error = ConvertError;
-
-    fn try_from(message: common::ResourceEntry) -> Result<Self, ConvertError> {
-        Ok(Self {
-            resource: name("resource", message.resource)?,
-            policy: known::<common::Policy>("policy", message.policy)?.into(),
-            amount: amount("amount_units", message.amount_units)?,
+            Self::Sum(amount) => Kind::SumUnits(amount.0),
         })
     }
 }
 
-impl From<&ResourceEntry> for common::ResourceEntry {
-    fn from(entry: &ResourceEntry) -> Self {
-        Self {
-            resource: entry.resource.to_string(),
-            policy: common::Policy::from(entry.policy).into(),
-            amount_units: entry.amount.0,
-        }
+same_enum! { Policy = common::Policy { Compact ForceCompact Tight ForceTight Scatter All } }
+
+wire! {
+    ResourceEntry = common::ResourceEntry {
+        resource: name,
+        policy,
+        amount = amount_units: amount,
     }
 }
 
-impl TryFrom<common::ResourceRequest> for ResourceRequest {
-    type Error = ConvertError;
-
-    fn try_from(message: common::ResourceRequest) -> Result<Self, ConvertError> {
-        at_most("entries", message.entries.len(), RESOURCES_MAX)?;
-        Ok(Self {
-            entries: each("entries", message.entries)?,
-            n_nodes: message.n_nodes,
-            min_time: duration(message.min_time_ns),
-            weight: message.weight_units,
-        })
+wire! {
+    ResourceRequest = common::ResourceRequest {
+        entries: each(RESOURCES_MAX),
+        n_nodes,
+        min_time = min_time_ns,
+        weight = weight_units,
     }
 }
 
-impl From<&ResourceRequest> for common::ResourceRequest {
-    fn from(request: &ResourceRequest) -> Self {
-        Self {
-            entries: request
-                .entries
-                .iter()
-                .map(common::ResourceEntry::from)
-                .collect(),
-            n_nodes: request.n_nodes,
-            min_time_ns: nanos(request.min_time),
-            weight_units: request.weight,
-        }
+impl FromWire<Vec<common::ResourceRequest>> for RequestVariants {
+    fn from_wire(field: &str, found: Vec<common::ResourceRequest>) -> Result<Self, ConvertError> {
+        Self::new(each(VARIANTS_MAX)(field, found)?)
+            .map_err(|error| ConvertError::rule(field, error))
     }
 }
 
-/// Converts the variants in a template's `requests`.
-pub(super) fn request_variants(
-    field: &str,
-    messages: Vec<common::ResourceRequest>,
-) -> Result<RequestVariants, ConvertError> {
-    at_most(field, messages.len(), VARIANTS_MAX)?;
-    let variants = each(field, messages)?;
-    RequestVariants::new(variants).map_err(|error| ConvertError::rule(field, error))
+impl ToWire<Vec<common::ResourceRequest>> for RequestVariants {
+    fn to_wire(&self) -> Vec<common::ResourceRequest> {
+        self.as_slice().to_wire()
+    }
 }

@@ -5,15 +5,14 @@
 
 use std::sync::Arc;
 
-use hq_core::id::{InstanceId, JobId, TaskId};
+use hq_core::id::{JobId, TaskId};
 use hq_core::template::{
     After, ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
     NotifyTarget, Origin, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
-use super::{
-    ConvertError, Within, absolute_path, at_most, each, known, path, required, same_len, text,
-};
+use super::wire::{FromWire, ToWire, each, field, list, optional, same_enum, wire};
+use super::{ConvertError, Within, absolute_path, at_most, known, path, required, same_len, text};
 use crate::client;
 
 /// The maximum number of tasks in a graph submit. The server keeps a record for each.
@@ -40,49 +39,32 @@ const NOTE_LEN_MAX: usize = 4_096;
 /// The maximum number of templates in a graph submit.
 const GRAPH_TEMPLATES_MAX: usize = 1 << 22;
 
-impl TryFrom<client::Submit> for SubmitSpec {
-    type Error = ConvertError;
-
-    fn try_from(message: client::Submit) -> Result<Self, ConvertError> {
-        use client::submit::Body;
-        let stream_dir = message
-            .stream_dir
-            .as_deref()
-            .map(|dir| path("stream_dir", dir));
-        at_most("after", message.after.len(), AFTER_MAX)?;
-        at_most("notify", message.notify.len(), NOTIFY_MAX)?;
-        at_most("notes", message.notes.len(), NOTES_MAX)?;
-        for note in &message.notes {
-            at_most("notes", note.len(), NOTE_LEN_MAX)?;
-        }
-        let body = match required(message.body, "body")? {
-            Body::Array(array) => SubmitBody::Array(array.try_into().within("array")?),
-            Body::Graph(graph) => SubmitBody::Graph(graph.try_into().within("graph")?),
-        };
-        let target = required(message.target, "target")?.try_into()?;
-        let origin: Option<Origin> = message.origin.map(TryInto::try_into).transpose()?;
-        if origin.is_some() && !matches!(target, SubmitTarget::Attach(_)) {
-            let expected = "a submit for the job of its task";
-            return Err(ConvertError::invalid("origin", expected, "a new job"));
-        }
-        let spec = Self {
-            target,
-            submit_dir: absolute_path("submit_dir", &message.submit_dir)?,
-            stream_dir: stream_dir.transpose()?,
-            after: message.after.into_iter().map(Into::into).collect(),
-            notify: each("notify", message.notify)?,
-            origin,
-            nonce: message.nonce,
-            notes: message.notes.into_iter().map(Into::into).collect(),
-            body,
-        };
-        check_streams(&spec)?;
-        Ok(spec)
+wire! {
+    SubmitSpec = client::Submit {
+        body,
+        target,
+        submit_dir: absolute_path,
+        stream_dir: optional(path),
+        after: list(AFTER_MAX, FromWire::from_wire),
+        notify: each(NOTIFY_MAX),
+        origin,
+        nonce,
+        notes: list(NOTES_MAX, note),
     }
+    check check_submit
 }
 
-/// Checks that there is a stream directory if output is streamed.
-fn check_streams(spec: &SubmitSpec) -> Result<(), ConvertError> {
+fn note(field: &str, found: String) -> Result<Box<str>, ConvertError> {
+    at_most(field, found.len(), NOTE_LEN_MAX)?;
+    Ok(found.into())
+}
+
+fn check_submit(spec: SubmitSpec) -> Result<SubmitSpec, ConvertError> {
+    if spec.origin.is_some() && !matches!(spec.target, SubmitTarget::Attach(_)) {
+        let expected = "a submit for the job of its task";
+        return Err(ConvertError::invalid("origin", expected, "a new job"));
+    }
+    // Streamed output needs a directory.
     let streams = |template: &Arc<TaskTemplate>| {
         template.stdout == StdioSpec::Stream || template.stderr == StdioSpec::Stream
     };
@@ -93,7 +75,17 @@ fn check_streams(spec: &SubmitSpec) -> Result<(), ConvertError> {
     if is_streamed && spec.stream_dir.is_none() {
         return Err(ConvertError::missing("stream_dir"));
     }
-    Ok(())
+    Ok(spec)
+}
+
+impl FromWire<Option<client::submit::Body>> for SubmitBody {
+    fn from_wire(field: &str, found: Option<client::submit::Body>) -> Result<Self, ConvertError> {
+        use client::submit::Body;
+        Ok(match required(found, field)? {
+            Body::Array(array) => Self::Array(FromWire::from_wire("array", array)?),
+            Body::Graph(graph) => Self::Graph(FromWire::from_wire("graph", graph)?),
+        })
+    }
 }
 
 impl From<&SubmitBody> for client::submit::Body {
@@ -105,72 +97,58 @@ impl From<&SubmitBody> for client::submit::Body {
     }
 }
 
-impl From<&SubmitSpec> for client::Submit {
-    fn from(spec: &SubmitSpec) -> Self {
-        Self {
-            target: Some((&spec.target).into()),
-            submit_dir: spec.submit_dir.to_vec().into(),
-            stream_dir: spec.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
-            after: spec.after.iter().map(Into::into).collect(),
-            notify: spec.notify.iter().map(Into::into).collect(),
-            origin: spec.origin.as_ref().map(Into::into),
-            nonce: spec.nonce,
-            notes: spec.notes.iter().map(|note| note.to_string()).collect(),
-            body: Some((&spec.body).into()),
-        }
+impl ToWire<Option<client::submit::Body>> for SubmitBody {
+    fn to_wire(&self) -> Option<client::submit::Body> {
+        Some(self.into())
     }
 }
 
-impl TryFrom<client::Origin> for Origin {
-    type Error = ConvertError;
-
-    fn try_from(message: client::Origin) -> Result<Self, ConvertError> {
-        let key = message.key.map(|key| {
-            at_most("origin.key", key.len(), ORIGIN_KEY_MAX)?;
-            text("origin.key", key)
-        });
-        Ok(Self {
-            task: TaskId(message.task),
-            instance: InstanceId(message.instance),
-            key: key.transpose()?,
-            digest: message.digest,
-        })
+wire! {
+    Origin = client::Origin {
+        task,
+        instance,
+        key: optional(origin_key),
+        digest,
     }
 }
 
-impl From<&Origin> for client::Origin {
-    fn from(origin: &Origin) -> Self {
-        Self {
-            task: origin.task.as_u32(),
-            instance: origin.instance.as_u32(),
-            key: origin.key.as_deref().map(str::to_owned),
-            digest: origin.digest,
-        }
-    }
+fn origin_key(field: &str, found: String) -> Result<Box<str>, ConvertError> {
+    at_most(field, found.len(), ORIGIN_KEY_MAX)?;
+    text(field, found)
 }
 
-impl TryFrom<client::NotifyTarget> for NotifySpec {
-    type Error = ConvertError;
+wire! { NotifySpec = client::NotifyTarget { target, event, } }
 
-    fn try_from(message: client::NotifyTarget) -> Result<Self, ConvertError> {
-        use client::notify_target::{Event, Target};
-        let target = match required(message.target, "target")? {
-            Target::Command(line) => NotifyTarget::Command(notify_text("command", line)?),
+impl FromWire<Option<client::notify_target::Target>> for NotifyTarget {
+    fn from_wire(
+        field: &str,
+        found: Option<client::notify_target::Target>,
+    ) -> Result<Self, ConvertError> {
+        use client::notify_target::Target;
+        Ok(match required(found, field)? {
+            Target::Command(line) => Self::Command(notify_text("command", line)?),
             Target::Webhook(url) => {
                 if !url.starts_with("http://") && !url.starts_with("https://") {
                     let expected = "an address that begins with http:// or https://";
                     return Err(ConvertError::invalid("webhook", expected, url));
                 }
-                NotifyTarget::Webhook(notify_text("webhook", url)?)
+                Self::Webhook(notify_text("webhook", url)?)
             }
-        };
-        let event = match known("event", message.event)? {
-            Event::End => NotifyEvent::End,
-            Event::Failure => NotifyEvent::Failure,
-        };
-        Ok(Self { target, event })
+        })
     }
 }
+
+impl ToWire<Option<client::notify_target::Target>> for NotifyTarget {
+    fn to_wire(&self) -> Option<client::notify_target::Target> {
+        use client::notify_target::Target;
+        Some(match self {
+            Self::Command(line) => Target::Command(line.to_string()),
+            Self::Webhook(url) => Target::Webhook(url.to_string()),
+        })
+    }
+}
+
+same_enum! { NotifyEvent = client::notify_target::Event { End Failure } }
 
 /// Checks a shell command or an address: not empty, of bounded length, and without NUL or line
 /// feeds.
@@ -187,54 +165,12 @@ fn notify_text(field: &'static str, value: String) -> Result<Box<str>, ConvertEr
     Ok(value)
 }
 
-impl From<&NotifySpec> for client::NotifyTarget {
-    fn from(spec: &NotifySpec) -> Self {
-        use client::notify_target::{Event, Target};
-        Self {
-            target: Some(match &spec.target {
-                NotifyTarget::Command(line) => Target::Command(line.to_string()),
-                NotifyTarget::Webhook(url) => Target::Webhook(url.to_string()),
-            }),
-            event: Event::from(spec.event).into(),
-        }
-    }
-}
+wire! { After = client::After { job, is_each = each, is_any = any, } }
 
-impl From<NotifyEvent> for client::notify_target::Event {
-    fn from(event: NotifyEvent) -> Self {
-        match event {
-            NotifyEvent::End => Self::End,
-            NotifyEvent::Failure => Self::Failure,
-        }
-    }
-}
-
-impl From<client::After> for After {
-    fn from(message: client::After) -> Self {
-        Self {
-            job: JobId(message.job),
-            is_each: message.each,
-            is_any: message.any,
-        }
-    }
-}
-
-impl From<&After> for client::After {
-    fn from(after: &After) -> Self {
-        Self {
-            job: after.job.as_u32(),
-            each: after.is_each,
-            any: after.is_any,
-        }
-    }
-}
-
-impl TryFrom<client::submit::Target> for SubmitTarget {
-    type Error = ConvertError;
-
-    fn try_from(message: client::submit::Target) -> Result<Self, ConvertError> {
+impl FromWire<Option<client::submit::Target>> for SubmitTarget {
+    fn from_wire(field: &str, found: Option<client::submit::Target>) -> Result<Self, ConvertError> {
         use client::submit::Target;
-        match message {
+        match required(found, field)? {
             Target::NewJob(client::NewJob { name, max_fails }) => Ok(Self::NewJob {
                 name: text("new_job.name", name)?,
                 max_fails,
@@ -252,26 +188,25 @@ impl TryFrom<client::submit::Target> for SubmitTarget {
     }
 }
 
-impl From<&SubmitTarget> for client::submit::Target {
-    fn from(target: &SubmitTarget) -> Self {
-        match target {
-            SubmitTarget::NewJob { name, max_fails } => Self::NewJob(client::NewJob {
-                name: name.to_string(),
-                max_fails: *max_fails,
-            }),
-            SubmitTarget::SelfClosing {
+impl ToWire<Option<client::submit::Target>> for SubmitTarget {
+    fn to_wire(&self) -> Option<client::submit::Target> {
+        use client::submit::Target;
+        let new_job = |name: &str, max_fails: &Option<u32>| client::NewJob {
+            name: name.to_owned(),
+            max_fails: *max_fails,
+        };
+        Some(match self {
+            Self::NewJob { name, max_fails } => Target::NewJob(new_job(name, max_fails)),
+            Self::SelfClosing {
                 name,
                 max_fails,
                 tasks_max,
-            } => Self::SelfClosingJob(client::SelfClosingJob {
-                job: Some(client::NewJob {
-                    name: name.to_string(),
-                    max_fails: *max_fails,
-                }),
+            } => Target::SelfClosingJob(client::SelfClosingJob {
+                job: Some(new_job(name, max_fails)),
                 tasks_max: *tasks_max,
             }),
-            SubmitTarget::Attach(job) => Self::AttachJob(job.as_u32()),
-        }
+            Self::Attach(job) => Target::AttachJob(job.as_u32()),
+        })
     }
 }
 
@@ -280,30 +215,22 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
 
     fn try_from(message: client::ArraySubmit) -> Result<Self, ConvertError> {
         use client::array_submit::Ids;
+        let given = |field, ids| FromWire::from_wire(field, ids).map(ArrayIds::Given);
         let (ids, has_params) = match required(message.ids, "ids")? {
-            Ids::Given(ids) => (ArrayIds::Given(ids.try_into().within("given")?), false),
+            Ids::Given(ids) => (given("given", ids)?, false),
             Ids::Next(count) => (ArrayIds::Next(count), false),
-            Ids::GivenParams(ids) => {
-                let ids = ids.try_into().within("given_params")?;
-                (ArrayIds::Given(ids), true)
-            }
+            Ids::GivenParams(ids) => (given("given_params", ids)?, true),
             Ids::NextParams(count) => (ArrayIds::Next(count), true),
         };
         let count = match &ids {
             ArrayIds::Given(ids) => ids.len(),
             ArrayIds::Next(count) => *count,
         };
-        let entries: Option<Entries> = message
-            .entries
-            .map(TryInto::try_into)
-            .transpose()
-            .within("entries")?;
+        let entries: Option<Entries> = FromWire::from_wire("entries", message.entries)?;
         if let Some(entries) = &entries {
             same_len("entries", entries.len(), count as usize)?;
         }
-        let template: TaskTemplate = required(message.template, "template")?
-            .try_into()
-            .within("template")?;
+        let template: Arc<TaskTemplate> = FromWire::from_wire("template", message.template)?;
         // An entry becomes the value of an environment variable, unless it is passed to an
         // interpreter.
         let has_nul = |entries: &Entries| {
@@ -311,14 +238,14 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
             list.any(|entry| entry.contains(&0))
         };
         if !template.is_call && entries.as_ref().is_some_and(has_nul) {
-            let refusal = ConvertError::invalid("data", "entries without NUL bytes", "one");
-            return Err(refusal).within("entries");
+            let expected = "entries without NUL bytes";
+            return Err(ConvertError::invalid("entries.data", expected, "one"));
         }
         check_params(&template, &ids, (has_params, entries.is_some()))?;
         Ok(Self {
             ids,
             entries,
-            template: Arc::new(template),
+            template,
         })
     }
 }
@@ -369,11 +296,13 @@ impl From<&ArraySpec> for client::ArraySubmit {
                 ArrayIds::Next(count) if has_params => Ids::NextParams(*count),
                 ArrayIds::Next(count) => Ids::Next(*count),
             }),
-            entries: spec.entries.as_ref().map(Into::into),
-            template: Some(spec.template.as_ref().into()),
+            entries: spec.entries.to_wire(),
+            template: spec.template.to_wire(),
         }
     }
 }
+
+field!(ArraySpec = client::ArraySubmit);
 
 impl TryFrom<client::GraphSubmit> for GraphSpec {
     type Error = ConvertError;
@@ -386,7 +315,6 @@ impl TryFrom<client::GraphSubmit> for GraphSpec {
             dep_ends,
             deps,
         } = message;
-        at_most("templates", templates.len(), GRAPH_TEMPLATES_MAX)?;
         at_most("task_ids", task_ids.len(), GRAPH_TASKS_MAX)?;
         at_most("deps", deps.len(), GRAPH_DEPS_MAX)?;
         same_len("task_templates", task_templates.len(), task_ids.len())?;
@@ -424,7 +352,7 @@ impl TryFrom<client::GraphSubmit> for GraphSpec {
                 start,
             ));
         }
-        let templates: Vec<TaskTemplate> = each("templates", templates)?;
+        let templates: Vec<TaskTemplate> = each(GRAPH_TEMPLATES_MAX)("templates", templates)?;
         if templates.iter().any(|template| template.params.is_some()) {
             return Err(ConvertError::invalid("templates", "no parameters", "some"));
         }
@@ -449,11 +377,7 @@ impl From<&GraphSpec> for client::GraphSubmit {
             end
         };
         Self {
-            templates: spec
-                .templates
-                .iter()
-                .map(|template| template.as_ref().into())
-                .collect(),
+            templates: spec.templates.to_wire(),
             task_ids: spec.tasks.iter().map(|task| task.id.as_u32()).collect(),
             task_templates: spec.tasks.iter().map(|task| task.template).collect(),
             dep_ends: spec.tasks.iter().map(&mut dep_end).collect(),
@@ -461,3 +385,5 @@ impl From<&GraphSpec> for client::GraphSubmit {
         }
     }
 }
+
+field!(GraphSpec = client::GraphSubmit);

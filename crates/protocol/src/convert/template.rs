@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
 use hq_core::params::{DIGITS_MAX, Decimals, PARAMS_MAX, PIECES_MAX, Param, Params, Values};
 use hq_core::resource::amount::Amount;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::sizing::{FirstMemory, LearnSpec};
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
-use hq_core::time::nanos;
 
-use super::resource::request_variants;
-use super::{
-    ConvertError, Within, at_most, duration, each, known, name, no_nul, path, required, text,
+use super::wire::{
+    FromWire, ToWire, each, field, list, optional, or_default, raw, same_enum, unless_default, wire,
 };
+use super::{ConvertError, Within, known, name, no_nul, path, required};
 use crate::common;
 
 /// The maximum number of arguments. By default, Linux allows about 2^20 bytes of them.
@@ -31,6 +31,160 @@ const RETRY_CAUSES_MAX: usize = 512;
 /// The maximum number of variables that a submit sets.
 const ENV_MAX: usize = 1 << 16;
 
+wire! {
+    TaskTemplate = common::TaskTemplate {
+        args: command,
+        env: variables,
+        cwd: path,
+        stdout,
+        stderr,
+        stdin: optional(raw),
+        task_dir,
+        pin,
+        time_limit = time_limit_ns,
+        priority,
+        crash_limit,
+        requests,
+        // Defaults are omitted, because most submits use them.
+        stop: or_default => unless_default,
+        retry: or_default => unless_default,
+        is_call,
+        params = (params, params_first): params => param_messages,
+        learn: or_default => unless_default,
+        struct files: TaskFiles {
+            inputs: list(FILES_MAX, path),
+            outputs: list(FILES_MAX, path),
+            must_exist = outputs_must_exist,
+            by_content = files_by_content,
+        },
+        enforce_memory = no_memory_limit: inverted => |enforce: &bool| !enforce,
+        name: optional(name),
+        entry_in_args,
+    }
+}
+
+same_enum! { PinMode = common::PinMode { None Taskset OpenMp } }
+
+wire! {
+    LearnSpec = common::Learn {
+        memory = (memory, first_memory_units): first_memory => first_memory_fields,
+        predict = predict_permille: permille => |predict: &Option<u16>| predict.map(u32::from),
+        are_retries_given,
+    }
+}
+
+wire! {
+    Param = common::Param {
+        name,
+        is_along,
+        values: each(PIECES_MAX),
+    }
+}
+
+wire! {
+    StopSpec = common::Stop {
+        signal: signal => |signal: &i32| signal.unsigned_abs(),
+        grace = grace_ns,
+    }
+}
+
+wire! {
+    RetrySpec = common::Retry {
+        limit: small_number => |limit: &u16| u32::from(*limit),
+        on: each(RETRY_CAUSES_MAX),
+        delay = delay_ns,
+        struct grow: GrowSpec { memory, time, },
+    }
+}
+
+wire! {
+    Decimals = common::Decimals {
+        first,
+        step,
+        count,
+        digits: digits => |digits: &u8| u32::from(*digits),
+    }
+}
+
+fn command(field: &str, found: Vec<Bytes>) -> Result<Vec<ByteText>, ConvertError> {
+    let args: Vec<ByteText> = list(ARGS_MAX, no_nul)(field, found)?;
+    if args.first().is_none_or(|program| program.is_empty()) {
+        return Err(ConvertError::invalid(field, "a program", "nothing"));
+    }
+    Ok(args)
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
+fn inverted(_: &str, found: bool) -> Result<bool, ConvertError> {
+    Ok(!found)
+}
+
+fn permille(field: &str, found: Option<u32>) -> Result<Option<u16>, ConvertError> {
+    let small = |found: u32| {
+        let small = u16::try_from(found).ok().filter(|found| *found <= 1_000);
+        small.ok_or_else(|| ConvertError::invalid(field, "at most 1000", found))
+    };
+    found.map(small).transpose()
+}
+
+/// The request of the first tasks says nothing unless memory is learned.
+fn first_memory(
+    _: &str,
+    (is_learned, units): (bool, Option<u64>),
+) -> Result<Option<FirstMemory>, ConvertError> {
+    let first = match units {
+        Some(0) => return Err(ConvertError::invalid("first_memory_units", "at least 1", 0)),
+        Some(units) => FirstMemory::Given(Amount(units)),
+        None => FirstMemory::Share,
+    };
+    Ok(is_learned.then_some(first))
+}
+
+fn first_memory_fields(memory: &Option<FirstMemory>) -> (bool, Option<u64>) {
+    let units = match memory {
+        Some(FirstMemory::Given(amount)) => Some(amount.0),
+        Some(FirstMemory::Share) | None => None,
+    };
+    (memory.is_some(), units)
+}
+
+fn params(
+    field: &str,
+    (found, first): (Vec<common::Param>, u32),
+) -> Result<Option<Arc<Params>>, ConvertError> {
+    let found: Vec<Param> = each(PARAMS_MAX)(field, found)?;
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let params = Params::new(found, first)
+        .map_err(|error| ConvertError::invalid(field, "parameters that fit together", error))?;
+    Ok(Some(Arc::new(params)))
+}
+
+fn param_messages(params: &Option<Arc<Params>>) -> (Vec<common::Param>, u32) {
+    let params = params.as_deref();
+    params.map_or_else(Default::default, |params| {
+        (params.list().to_wire(), params.first())
+    })
+}
+
+fn signal(field: &str, found: u32) -> Result<i32, ConvertError> {
+    let signal = i32::try_from(found).ok();
+    let signal = signal.filter(|signal| (1..=SIGNAL_MAX).contains(signal));
+    signal.ok_or_else(|| ConvertError::invalid(field, "a signal from 1 to 64", found))
+}
+
+fn small_number(field: &str, found: u32) -> Result<u16, ConvertError> {
+    u16::try_from(found).map_err(|_| ConvertError::invalid(field, "at most 65535", found))
+}
+
+fn digits(field: &str, found: u32) -> Result<u8, ConvertError> {
+    let digits = u8::try_from(found)
+        .ok()
+        .filter(|digits| *digits <= DIGITS_MAX);
+    digits.ok_or_else(|| ConvertError::invalid(field, "at most 18", found))
+}
+
 impl TryFrom<common::Stdio> for StdioSpec {
     type Error = ConvertError;
 
@@ -40,7 +194,7 @@ impl TryFrom<common::Stdio> for StdioSpec {
             Kind::None => Ok(Self::None),
             Kind::Stream => Ok(Self::Stream),
             Kind::File => Ok(Self::File {
-                path: path("path", &message.path)?,
+                path: path("path", message.path)?,
                 remove_if_finished: message.remove_if_finished,
             }),
         }
@@ -50,24 +204,23 @@ impl TryFrom<common::Stdio> for StdioSpec {
 impl From<&StdioSpec> for common::Stdio {
     fn from(spec: &StdioSpec) -> Self {
         use common::stdio::Kind;
-        let of_kind = |kind: Kind| Self {
-            kind: kind.into(),
-            ..Self::default()
-        };
-        match spec {
-            StdioSpec::None => of_kind(Kind::None),
-            StdioSpec::Stream => of_kind(Kind::Stream),
+        let (kind, path, remove_if_finished) = match spec {
+            StdioSpec::None => (Kind::None, Bytes::new(), false),
+            StdioSpec::Stream => (Kind::Stream, Bytes::new(), false),
             StdioSpec::File {
                 path,
                 remove_if_finished,
-            } => Self {
-                kind: Kind::File.into(),
-                path: path.to_vec().into(),
-                remove_if_finished: *remove_if_finished,
-            },
+            } => (Kind::File, path.to_wire(), *remove_if_finished),
+        };
+        Self {
+            kind: kind.into(),
+            path,
+            remove_if_finished,
         }
     }
 }
+
+field!(StdioSpec = common::Stdio);
 
 impl TryFrom<common::CrashLimit> for CrashLimit {
     type Error = ConvertError;
@@ -83,10 +236,10 @@ impl TryFrom<common::CrashLimit> for CrashLimit {
     }
 }
 
-impl From<CrashLimit> for common::CrashLimit {
-    fn from(limit: CrashLimit) -> Self {
+impl From<&CrashLimit> for common::CrashLimit {
+    fn from(limit: &CrashLimit) -> Self {
         use common::crash_limit::Kind;
-        let (kind, max) = match limit {
+        let (kind, max) = match *limit {
             CrashLimit::NeverRestart => (Kind::NeverRestart, 0),
             CrashLimit::Unlimited => (Kind::Unlimited, 0),
             CrashLimit::Max(max) => (Kind::Max, max),
@@ -98,179 +251,7 @@ impl From<CrashLimit> for common::CrashLimit {
     }
 }
 
-impl From<common::PinMode> for PinMode {
-    fn from(mode: common::PinMode) -> Self {
-        match mode {
-            common::PinMode::None => Self::None,
-            common::PinMode::Taskset => Self::Taskset,
-            common::PinMode::OpenMp => Self::OpenMp,
-        }
-    }
-}
-
-impl From<PinMode> for common::PinMode {
-    fn from(mode: PinMode) -> Self {
-        match mode {
-            PinMode::None => Self::None,
-            PinMode::Taskset => Self::Taskset,
-            PinMode::OpenMp => Self::OpenMp,
-        }
-    }
-}
-
-impl TryFrom<common::TaskTemplate> for TaskTemplate {
-    type Error = ConvertError;
-
-    fn try_from(message: common::TaskTemplate) -> Result<Self, ConvertError> {
-        at_most("args", message.args.len(), ARGS_MAX)?;
-        if message
-            .args
-            .first()
-            .is_none_or(|program| program.is_empty())
-        {
-            return Err(ConvertError::invalid("args", "a program", "nothing"));
-        }
-        Ok(Self {
-            args: message
-                .args
-                .iter()
-                .map(|arg| no_nul("args", arg))
-                .collect::<Result<_, _>>()?,
-            env: variables(&message.env)?,
-            cwd: path("cwd", &message.cwd)?,
-            stdout: required(message.stdout, "stdout")?
-                .try_into()
-                .within("stdout")?,
-            stderr: required(message.stderr, "stderr")?
-                .try_into()
-                .within("stderr")?,
-            stdin: message.stdin.map(|bytes| bytes[..].into()),
-            task_dir: message.task_dir,
-            pin: known::<common::PinMode>("pin", message.pin)?.into(),
-            time_limit: message.time_limit_ns.map(duration),
-            priority: message.priority,
-            crash_limit: required(message.crash_limit, "crash_limit")?
-                .try_into()
-                .within("crash_limit")?,
-            requests: request_variants("requests", message.requests)?,
-            stop: message
-                .stop
-                .map(TryInto::try_into)
-                .transpose()
-                .within("stop")?
-                .unwrap_or_default(),
-            retry: message
-                .retry
-                .map(TryInto::try_into)
-                .transpose()
-                .within("retry")?
-                .unwrap_or_default(),
-            is_call: message.is_call,
-            params: params(message.params, message.params_first)?,
-            learn: message
-                .learn
-                .map(TryInto::try_into)
-                .transpose()
-                .within("learn")?
-                .unwrap_or_default(),
-            files: TaskFiles {
-                inputs: files("inputs", &message.inputs)?,
-                outputs: files("outputs", &message.outputs)?,
-                must_exist: message.outputs_must_exist,
-                by_content: message.files_by_content,
-            },
-            enforce_memory: !message.no_memory_limit,
-            name: message.name.map(|text| name("name", text)).transpose()?,
-            entry_in_args: message.entry_in_args,
-        })
-    }
-}
-
-impl TryFrom<common::Learn> for LearnSpec {
-    type Error = ConvertError;
-
-    fn try_from(message: common::Learn) -> Result<Self, ConvertError> {
-        let permille = message.predict_permille.map(u16::try_from).transpose();
-        let predict = permille
-            .ok()
-            .filter(|permille| permille.is_none_or(|p| p <= 1_000));
-        let Some(predict) = predict else {
-            let found = message.predict_permille.unwrap_or_default();
-            return Err(ConvertError::invalid(
-                "predict_permille",
-                "at most 1000",
-                found,
-            ));
-        };
-        let first = match message.first_memory_units {
-            Some(0) => return Err(ConvertError::invalid("first_memory_units", "at least 1", 0)),
-            Some(units) => FirstMemory::Given(Amount(units)),
-            None => FirstMemory::Share,
-        };
-        Ok(Self {
-            memory: message.memory.then_some(first),
-            predict,
-            are_retries_given: message.are_retries_given,
-        })
-    }
-}
-
-impl From<LearnSpec> for common::Learn {
-    fn from(learn: LearnSpec) -> Self {
-        Self {
-            memory: learn.memory.is_some(),
-            first_memory_units: match learn.memory {
-                Some(FirstMemory::Given(amount)) => Some(amount.0),
-                Some(FirstMemory::Share) | None => None,
-            },
-            predict_permille: learn.predict.map(u32::from),
-            are_retries_given: learn.are_retries_given,
-        }
-    }
-}
-
-/// Converts the paths of files.
-fn files(field: &'static str, paths: &[impl AsRef<[u8]>]) -> Result<Vec<ByteText>, ConvertError> {
-    at_most(field, paths.len(), FILES_MAX)?;
-    paths
-        .iter()
-        .map(|each| path(field, each.as_ref()))
-        .collect()
-}
-
-fn params(list: Vec<common::Param>, first: u32) -> Result<Option<Arc<Params>>, ConvertError> {
-    at_most("params", list.len(), PARAMS_MAX)?;
-    if list.is_empty() {
-        return Ok(None);
-    }
-    let list = each("params", list)?;
-    let params = Params::new(list, first)
-        .map_err(|error| ConvertError::invalid("params", "parameters that fit together", error))?;
-    Ok(Some(Arc::new(params)))
-}
-
-impl TryFrom<common::Param> for Param {
-    type Error = ConvertError;
-
-    fn try_from(message: common::Param) -> Result<Self, ConvertError> {
-        at_most("values", message.values.len(), PIECES_MAX)?;
-        Ok(Self {
-            name: text("name", message.name)?,
-            is_along: message.is_along,
-            values: each("values", message.values)?,
-        })
-    }
-}
-
-impl From<&Param> for common::Param {
-    fn from(param: &Param) -> Self {
-        Self {
-            name: param.name.to_string(),
-            is_along: param.is_along,
-            values: param.values.iter().map(Into::into).collect(),
-        }
-    }
-}
+field!(CrashLimit = common::CrashLimit);
 
 impl TryFrom<common::ParamValues> for Values {
     type Error = ConvertError;
@@ -278,19 +259,8 @@ impl TryFrom<common::ParamValues> for Values {
     fn try_from(message: common::ParamValues) -> Result<Self, ConvertError> {
         use common::param_values::Values as Kind;
         match required(message.values, "values")? {
-            Kind::Texts(texts) => Ok(Self::Texts(texts.try_into().within("texts")?)),
-            Kind::Decimals(found) => {
-                let digits = u8::try_from(found.digits).ok();
-                let Some(digits) = digits.filter(|digits| *digits <= DIGITS_MAX) else {
-                    return Err(ConvertError::invalid("digits", "at most 18", found.digits));
-                };
-                Ok(Self::Decimals(Decimals {
-                    first: found.first,
-                    step: found.step,
-                    count: found.count,
-                    digits,
-                }))
-            }
+            Kind::Texts(texts) => Ok(Self::Texts(FromWire::from_wire("texts", texts)?)),
+            Kind::Decimals(decimals) => Ok(Self::Decimals(decimals.try_into()?)),
         }
     }
 }
@@ -300,12 +270,7 @@ impl From<&Values> for common::ParamValues {
         use common::param_values::Values as Kind;
         let values = match values {
             Values::Texts(texts) => Kind::Texts(texts.into()),
-            Values::Decimals(decimals) => Kind::Decimals(common::Decimals {
-                first: decimals.first,
-                step: decimals.step,
-                count: decimals.count,
-                digits: decimals.digits.into(),
-            }),
+            Values::Decimals(decimals) => Kind::Decimals(decimals.into()),
         };
         Self {
             values: Some(values),
@@ -313,82 +278,26 @@ impl From<&Values> for common::ParamValues {
     }
 }
 
-impl TryFrom<common::Stop> for StopSpec {
-    type Error = ConvertError;
+field!(Values = common::ParamValues);
 
-    fn try_from(message: common::Stop) -> Result<Self, ConvertError> {
-        match i32::try_from(message.signal) {
-            Ok(signal @ 1..=SIGNAL_MAX) => Ok(Self {
-                signal,
-                grace: duration(message.grace_ns),
-            }),
-            _ => Err(ConvertError::invalid(
-                "signal",
-                "a signal from 1 to 64",
-                message.signal,
-            )),
+impl<T: FromWire<u64>> FromWire<common::Growth> for Growth<T> {
+    fn from_wire(_: &str, found: common::Growth) -> Result<Self, ConvertError> {
+        let common::Growth { permille, max } = found;
+        // With a smaller factor nothing would grow, and the next attempt would fail like the last one.
+        if !(1_001..=PERMILLE_MAX).contains(&permille) {
+            let expected = "1001 to 100000";
+            return Err(ConvertError::invalid("permille", expected, permille));
         }
+        let max = FromWire::from_wire("max", max)?;
+        Ok(Self { permille, max })
     }
 }
 
-impl From<StopSpec> for common::Stop {
-    fn from(stop: StopSpec) -> Self {
-        Self {
-            signal: stop.signal.unsigned_abs(),
-            grace_ns: nanos(stop.grace),
-        }
-    }
-}
-
-impl TryFrom<common::Retry> for RetrySpec {
-    type Error = ConvertError;
-
-    fn try_from(message: common::Retry) -> Result<Self, ConvertError> {
-        at_most("on", message.on.len(), RETRY_CAUSES_MAX)?;
-        let limit = u16::try_from(message.limit)
-            .map_err(|_| ConvertError::invalid("limit", "at most 65535", message.limit))?;
-        Ok(Self {
-            limit,
-            on: each("on", message.on)?,
-            delay: duration(message.delay_ns),
-            grow: GrowSpec {
-                memory: growth(message.memory, Amount)?,
-                time: growth(message.time, duration)?,
-            },
-        })
-    }
-}
-
-pub(super) fn growth<T>(
-    message: Option<common::Growth>,
-    amount: impl Fn(u64) -> T,
-) -> Result<Option<Growth<T>>, ConvertError> {
-    let Some(common::Growth { permille, max }) = message else {
-        return Ok(None);
-    };
-    // With a smaller factor nothing would grow, and the next attempt would fail like the last one.
-    if !(1_001..=PERMILLE_MAX).contains(&permille) {
-        let expected = "1001 to 100000";
-        return Err(ConvertError::invalid("permille", expected, permille));
-    }
-    let max = max.map(amount);
-    Ok(Some(Growth { permille, max }))
-}
-
-impl From<&RetrySpec> for common::Retry {
-    fn from(retry: &RetrySpec) -> Self {
-        Self {
-            limit: u32::from(retry.limit),
-            on: retry.on.iter().map(|cause| (*cause).into()).collect(),
-            delay_ns: nanos(retry.delay),
-            memory: retry.grow.memory.map(|growth| common::Growth {
-                permille: growth.permille,
-                max: growth.max.map(|max| max.0),
-            }),
-            time: retry.grow.time.map(|growth| common::Growth {
-                permille: growth.permille,
-                max: growth.max.map(nanos),
-            }),
+impl<T: ToWire<u64>> ToWire<common::Growth> for Growth<T> {
+    fn to_wire(&self) -> common::Growth {
+        common::Growth {
+            permille: self.permille,
+            max: self.max.to_wire(),
         }
     }
 }
@@ -401,12 +310,11 @@ impl TryFrom<common::RetryCause> for RetryCause {
         let small = |field: &'static str, number: u32| {
             u8::try_from(number).map_err(|_| ConvertError::invalid(field, "at most 255", number))
         };
+        let (first, last) = (small("first", message.first), small("last", message.last));
         Ok(match known("kind", message.kind)? {
-            Kind::ExitCodes => {
-                Self::ExitCodes(small("first", message.first)?, small("last", message.last)?)
-            }
+            Kind::ExitCodes => Self::ExitCodes(first?, last?),
             Kind::AnySignal => Self::AnySignal,
-            Kind::Signal => Self::Signal(small("first", message.first)?),
+            Kind::Signal => Self::Signal(first?),
             Kind::TimeLimit => Self::TimeLimit,
             Kind::OutOfMemory => Self::OutOfMemory,
             Kind::Start => Self::Start,
@@ -415,10 +323,10 @@ impl TryFrom<common::RetryCause> for RetryCause {
     }
 }
 
-impl From<RetryCause> for common::RetryCause {
-    fn from(cause: RetryCause) -> Self {
+impl From<&RetryCause> for common::RetryCause {
+    fn from(cause: &RetryCause) -> Self {
         use common::retry_cause::Kind;
-        let (kind, first, last) = match cause {
+        let (kind, first, last) = match *cause {
             RetryCause::ExitCodes(first, last) => (Kind::ExitCodes, first, last),
             RetryCause::AnySignal => (Kind::AnySignal, 0, 0),
             RetryCause::Signal(number) => (Kind::Signal, number, 0),
@@ -435,34 +343,44 @@ impl From<RetryCause> for common::RetryCause {
     }
 }
 
+field!(RetryCause = common::RetryCause);
+
 /// Converts variables and sorts them by name. Rejects duplicate names.
-fn variables(messages: &[common::EnvVar]) -> Result<Vec<(ByteText, ByteText)>, ConvertError> {
-    at_most("env", messages.len(), ENV_MAX)?;
-    let convert = |(index, variable)| variable_pair(variable).at("env", index);
-    let mut variables: Vec<(ByteText, ByteText)> = messages
-        .iter()
-        .enumerate()
-        .map(convert)
-        .collect::<Result<_, _>>()?;
+fn variables(
+    field: &str,
+    found: Vec<common::EnvVar>,
+) -> Result<Vec<(ByteText, ByteText)>, ConvertError> {
+    let mut variables: Vec<(ByteText, ByteText)> = each(ENV_MAX)(field, found)?;
     variables.sort_by(|a, b| a.0.cmp(&b.0));
     match variables.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         Some(pair) => {
             let found = format!("\"{}\" twice", pair[0].0.escape_ascii());
-            Err(ConvertError::invalid("env", "each variable once", found))
+            Err(ConvertError::invalid(field, "each variable once", found))
         }
         None => Ok(variables),
     }
 }
 
-fn variable_pair(variable: &common::EnvVar) -> Result<(ByteText, ByteText), ConvertError> {
-    if variable.name.is_empty() || variable.name.contains(&b'=') {
-        let found = format!("\"{}\"", variable.name.escape_ascii());
-        return Err(ConvertError::invalid("name", "a name without `=`", found));
+impl TryFrom<common::EnvVar> for (ByteText, ByteText) {
+    type Error = ConvertError;
+
+    fn try_from(message: common::EnvVar) -> Result<Self, ConvertError> {
+        let common::EnvVar { name, value } = message;
+        if name.is_empty() || name.contains(&b'=') {
+            let found = format!("\"{}\"", name.escape_ascii());
+            return Err(ConvertError::invalid("name", "a name without `=`", found));
+        }
+        Ok((no_nul("name", name)?, no_nul("value", value)?))
     }
-    Ok((
-        no_nul("name", &variable.name)?,
-        no_nul("value", &variable.value)?,
-    ))
+}
+
+impl ToWire<common::EnvVar> for (ByteText, ByteText) {
+    fn to_wire(&self) -> common::EnvVar {
+        common::EnvVar {
+            name: self.0.to_wire(),
+            value: self.1.to_wire(),
+        }
+    }
 }
 
 impl common::TaskTemplate {
@@ -470,59 +388,11 @@ impl common::TaskTemplate {
     /// values may be large.
     #[must_use]
     pub fn without_stdin(template: &TaskTemplate) -> Self {
-        let variable = |(name, value): &(ByteText, ByteText)| common::EnvVar {
-            name: name.to_vec().into(),
-            value: value.to_vec().into(),
-        };
-        let requests = template.requests.as_slice();
-        Self {
-            args: template
-                .args
-                .iter()
-                .map(|arg| arg.to_vec().into())
-                .collect(),
-            env: template.env.iter().map(variable).collect(),
-            cwd: template.cwd.to_vec().into(),
-            stdout: Some((&template.stdout).into()),
-            stderr: Some((&template.stderr).into()),
+        let shown = TaskTemplate {
             stdin: None,
-            task_dir: template.task_dir,
-            pin: common::PinMode::from(template.pin).into(),
-            time_limit_ns: template.time_limit.map(nanos),
-            priority: template.priority,
-            crash_limit: Some(template.crash_limit.into()),
-            requests: requests.iter().map(common::ResourceRequest::from).collect(),
-            // Defaults are omitted, because most submits use them.
-            stop: (template.stop != StopSpec::default()).then(|| template.stop.into()),
-            retry: (template.retry != RetrySpec::default()).then(|| (&template.retry).into()),
-            is_call: template.is_call,
-            params: Vec::new(),
-            params_first: 0,
-            learn: (template.learn != LearnSpec::default()).then(|| template.learn.into()),
-            inputs: paths(&template.files.inputs),
-            outputs: paths(&template.files.outputs),
-            outputs_must_exist: template.files.must_exist,
-            files_by_content: template.files.by_content,
-            no_memory_limit: !template.enforce_memory,
-            name: template.name.as_deref().map(str::to_owned),
-            entry_in_args: template.entry_in_args,
-        }
-    }
-}
-
-fn paths(paths: &[ByteText]) -> Vec<bytes::Bytes> {
-    paths.iter().map(|path| path.to_vec().into()).collect()
-}
-
-impl From<&TaskTemplate> for common::TaskTemplate {
-    fn from(template: &TaskTemplate) -> Self {
-        Self {
-            stdin: template.stdin.as_ref().map(|bytes| bytes.to_vec().into()),
-            params: template.params.as_deref().map_or_else(Vec::new, |params| {
-                params.list().iter().map(Into::into).collect()
-            }),
-            params_first: template.params.as_deref().map_or(0, Params::first),
-            ..Self::without_stdin(template)
-        }
+            params: None,
+            ..template.clone()
+        };
+        (&shown).into()
     }
 }

@@ -1,5 +1,6 @@
 //! Tokens for the HTTP interface.
 
+use super::wire::{ToWire, same_enum};
 use super::{ConvertError, Within, known};
 use crate::client::{self, TokenRole};
 
@@ -38,25 +39,15 @@ impl Role {
     }
 }
 
-impl From<Role> for TokenRole {
-    fn from(role: Role) -> Self {
-        match role {
-            Role::Read => Self::Read,
-            Role::Submit => Self::Submit,
-            Role::Full => Self::Full,
-        }
-    }
-}
+same_enum! { Role = TokenRole, or Unspecified { Read Submit Full } }
 
 impl TokenRole {
     /// Returns the name, such as `read`, or `unknown` for a role of a later release.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unspecified => "unknown",
-            Self::Read => Role::Read.name(),
-            Self::Submit => Role::Submit.name(),
-            Self::Full => Role::Full.name(),
+        match self.known() {
+            None => "unknown",
+            Some(role) => role.name(),
         }
     }
 }
@@ -81,14 +72,8 @@ pub(super) fn change(asked: client::AskTokens) -> Result<Option<TokenChange>, Co
         None => Ok(None),
         Some(Change::Revoke(name)) => Ok(Some(TokenChange::Revoke(named(name).within("revoke")?))),
         Some(Change::Create(client::NewToken { name, role })) => {
-            let role = match known("role", role)? {
-                TokenRole::Unspecified => {
-                    return Err(ConvertError::invalid("role", "a known role", "none"));
-                }
-                TokenRole::Read => Role::Read,
-                TokenRole::Submit => Role::Submit,
-                TokenRole::Full => Role::Full,
-            };
+            let role = known::<TokenRole>("role", role)?.known();
+            let role = role.ok_or_else(|| ConvertError::invalid("role", "a known role", "none"))?;
             let name = named(name).within("create")?;
             Ok(Some(TokenChange::Create { name, role }))
         }
@@ -109,7 +94,7 @@ pub(super) fn ask(change: Option<&TokenChange>) -> client::AskTokens {
     let change = change.map(|change| match change {
         TokenChange::Create { name, role } => Change::Create(client::NewToken {
             name: name.to_string(),
-            role: TokenRole::from(*role).into(),
+            role: role.to_wire(),
         }),
         TokenChange::Revoke(name) => Change::Revoke(name.to_string()),
     });

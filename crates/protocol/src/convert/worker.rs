@@ -19,9 +19,9 @@ use hq_core::worker_state::{self, ExitReason, Holding, Input, WorkAssignment, Wo
 use super::output::{OUTPUT_DATA_MAX, OutputRequest};
 use super::relay::RelayRequest;
 use super::report::{instance_keys, task_list, task_rows};
+use super::wire::each;
 use super::{
-    ConvertError, Within, absolute_path, at_most, duration, each, known, path, required, same_len,
-    text,
+    ConvertError, Within, absolute_path, at_most, duration, known, path, required, same_len, text,
 };
 use crate::key::{SecretKey, digest};
 use crate::relay::Terms;
@@ -498,12 +498,10 @@ impl TryFrom<worker::Assign> for Input {
             assignments,
             drop_templates,
         } = message;
-        at_most("templates", templates.len(), ASSIGN_MAX)?;
-        at_most("assignments", assignments.len(), ASSIGN_MAX)?;
-        let templates: Vec<WorkTemplate> = each("templates", templates)?;
+        let templates: Vec<WorkTemplate> = each(ASSIGN_MAX)("templates", templates)?;
         Ok(Self::Assign {
             templates: templates.into_iter().map(Arc::new).collect(),
-            assignments: each("assignments", assignments)?,
+            assignments: each(ASSIGN_MAX)("assignments", assignments)?,
             drop_templates: drop_templates.into_iter().map(TemplateId).collect(),
         })
     }
@@ -513,10 +511,7 @@ impl TryFrom<worker::Template> for WorkTemplate {
     type Error = ConvertError;
 
     fn try_from(message: worker::Template) -> Result<Self, ConvertError> {
-        let stream_dir = message
-            .stream_dir
-            .as_deref()
-            .map(|dir| path("stream_dir", dir));
+        let stream_dir = message.stream_dir.map(|dir| path("stream_dir", dir));
         let mut task = required(message.task, "task")?;
         for args in [message.param_args, message.guarded_args] {
             if !args.is_empty() {
@@ -528,7 +523,7 @@ impl TryFrom<worker::Template> for WorkTemplate {
             id: TemplateId(message.id),
             job: JobId(message.job),
             job_name: text("job_name", message.job_name)?,
-            submit_dir: absolute_path("submit_dir", &message.submit_dir)?,
+            submit_dir: absolute_path("submit_dir", message.submit_dir)?,
             stream_dir: stream_dir.transpose()?,
             task: Arc::new(task),
         })

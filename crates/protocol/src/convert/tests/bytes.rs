@@ -54,19 +54,17 @@ fn again<M: Message + Default>(bytes: &[u8]) -> Vec<u8> {
 }
 
 macro_rules! converted {
-    ($($package:ident::$message:ident $arrow:tt $core:ty $(, $back:expr)?;)*) => {
+    ($($package:ident::$message:ident > $core:ty $(, $back:expr)?;)*) => {
         /// The messages that have a core type.
         const CONVERTED: &[(&str, Convert)] = &[$((
             concat!(stringify!($package), ".", stringify!($message)),
             |bytes| {
                 let message: $package::$message = decoded(bytes);
-                let core: $core = converted!(@read $arrow message)?;
+                let core: $core = message.try_into()?;
                 converted!(@back $package::$message, bytes, core: $core $(, $back)?)
             },
         )),*];
     };
-    (@read = $message:ident) => { Ok::<_, ConvertError>($message.into()) };
-    (@read > $message:ident) => { $message.try_into() };
     (@back $message:ty, $bytes:ident, $value:ident: $core:ty) => {{
         let message: $message = (&$value).into();
         Ok(Some(message.encode_to_vec()))
@@ -79,12 +77,12 @@ macro_rules! converted {
 
 converted! {
     common::Allocation > Allocation;
-    common::CrashLimit > CrashLimit, |_, core| Some(core.into());
+    common::CrashLimit > CrashLimit;
     common::Curve > Curve;
     common::Entries > Entries;
     common::IdArray > IdArray;
     common::IdRange > IdRange;
-    common::Learn > LearnSpec, |_, core| Some(core.into());
+    common::Learn > LearnSpec;
     common::OutputSource > OutputSource;
     common::Param > Param;
     common::ParamValues > Values;
@@ -94,12 +92,12 @@ converted! {
     common::ResourceItem > ResourceItem;
     common::ResourceRequest > ResourceRequest;
     common::Retry > RetrySpec;
-    common::RetryCause > RetryCause, |_, core| Some(core.into());
+    common::RetryCause > RetryCause;
     common::Stdio > StdioSpec;
-    common::Stop > StopSpec, |_, core| Some(core.into());
+    common::Stop > StopSpec;
     common::TaskTemplate > TaskTemplate;
     common::WorkerConfig > WorkerConfig;
-    client::After = After;
+    client::After > After;
     client::AllocQueueSpec > QueueParams;
     client::AllocRequest > AllocRequest, |_, _| None;
     client::AllocSystem > SystemSpec;
