@@ -3,7 +3,8 @@
 use hq_core::hardware::{GpuUsage, HardwareUsage, NetworkCounters, Share};
 use hq_core::limits::shortened;
 
-use super::{ConvertError, Within, at_most, text};
+use super::wire::{FromWire, ToWire, field, list, optional, or_default, wire};
+use super::{ConvertError, Within, required, text};
 use crate::worker;
 
 /// The maximum number of cpus, more than any machine has.
@@ -16,89 +17,57 @@ const GPU_ID_MAX: usize = 256;
 
 impl From<&HardwareUsage> for worker::ToServer {
     fn from(usage: &HardwareUsage) -> Self {
-        let NetworkCounters {
-            rx_bytes,
-            rx_packets,
-            rx_errors,
-            tx_bytes,
-            tx_packets,
-            tx_errors,
-        } = usage.network;
-        let overview = worker::Overview {
-            unix_seconds: usage.unix_seconds,
-            cpus: usage
-                .cpus
-                .iter()
-                .take(CPUS_MAX)
-                .map(|share| share.hundredths().into())
-                .collect(),
-            memory_free: usage.memory_free,
-            memory_total: usage.memory_total,
-            network: Some(worker::NetworkCounters {
-                rx_bytes,
-                rx_packets,
-                rx_errors,
-                tx_bytes,
-                tx_packets,
-                tx_errors,
-            }),
-            nvidia: usage.nvidia.as_deref().map(gpus_message),
-            amd: usage.amd.as_deref().map(gpus_message),
-        };
-        Self {
-            message: Some(worker::to_server::Message::Overview(overview)),
-        }
+        worker::to_server::Message::Overview(usage.into()).into()
     }
 }
 
-fn gpus_message(gpus: &[GpuUsage]) -> worker::Gpus {
-    let gpu = |gpu: &GpuUsage| worker::Gpu {
-        id: shortened(&gpu.id, GPU_ID_MAX),
-        processor: gpu.processor.hundredths().into(),
-        memory: gpu.memory.hundredths().into(),
-    };
-    worker::Gpus {
-        gpus: gpus.iter().take(GPUS_MAX).map(gpu).collect(),
+wire! {
+    HardwareUsage = worker::Overview {
+        unix_seconds,
+        cpus: list(CPUS_MAX, FromWire::from_wire) => some_cpus,
+        memory_free,
+        memory_total,
+        network: or_default,
+        nvidia: optional(gpus) => some_gpus,
+        amd: optional(gpus) => some_gpus,
     }
 }
 
-impl TryFrom<worker::Overview> for HardwareUsage {
-    type Error = ConvertError;
-
-    fn try_from(message: worker::Overview) -> Result<Self, ConvertError> {
-        at_most("cpus", message.cpus.len(), CPUS_MAX)?;
-        let network = message.network.unwrap_or_default();
-        Ok(Self {
-            unix_seconds: message.unix_seconds,
-            cpus: message.cpus.into_iter().map(share).collect(),
-            memory_free: message.memory_free,
-            memory_total: message.memory_total,
-            network: NetworkCounters {
-                rx_bytes: network.rx_bytes,
-                rx_packets: network.rx_packets,
-                rx_errors: network.rx_errors,
-                tx_bytes: network.tx_bytes,
-                tx_packets: network.tx_packets,
-                tx_errors: network.tx_errors,
-            },
-            nvidia: message.nvidia.map(gpus).transpose().within("nvidia")?,
-            amd: message.amd.map(gpus).transpose().within("amd")?,
-        })
+wire! {
+    NetworkCounters = worker::NetworkCounters {
+        rx_bytes, rx_packets, rx_errors, tx_bytes, tx_packets, tx_errors,
     }
 }
 
-fn gpus(message: worker::Gpus) -> Result<Vec<GpuUsage>, ConvertError> {
-    at_most("gpus", message.gpus.len(), GPUS_MAX)?;
-    let gpu = |gpu: worker::Gpu| {
-        Ok(GpuUsage {
-            id: text("id", gpu.id)?,
-            processor: share(gpu.processor),
-            memory: share(gpu.memory),
-        })
-    };
-    message.gpus.into_iter().map(gpu).collect()
+wire! { GpuUsage = worker::Gpu { id: text => short_id, processor, memory, } }
+
+impl FromWire<u32> for Share {
+    fn from_wire(_: &str, found: u32) -> Result<Self, ConvertError> {
+        Ok(Self::from_hundredths(found.into()))
+    }
 }
 
-fn share(hundredths: u32) -> Share {
-    Share::from_hundredths(hundredths.into())
+impl ToWire<u32> for Share {
+    fn to_wire(&self) -> u32 {
+        self.hundredths().into()
+    }
+}
+
+fn some_cpus(cpus: &[Share]) -> Vec<u32> {
+    cpus.iter().take(CPUS_MAX).map(ToWire::to_wire).collect()
+}
+
+fn gpus(field: &str, found: worker::Gpus) -> Result<Vec<GpuUsage>, ConvertError> {
+    let gpu = |_: &str, gpu: worker::Gpu| gpu.try_into();
+    list(GPUS_MAX, gpu)("gpus", found.gpus).within(field)
+}
+
+fn some_gpus(gpus: &Option<Vec<GpuUsage>>) -> Option<worker::Gpus> {
+    gpus.as_ref().map(|gpus| worker::Gpus {
+        gpus: gpus.iter().take(GPUS_MAX).map(Into::into).collect(),
+    })
+}
+
+fn short_id(id: &str) -> String {
+    shortened(id, GPU_ID_MAX)
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::template::ByteText;
-use hq_core::time::nanos;
 
+use super::wire::{FromWire, ToWire, field, wire};
 use super::{ConvertError, Within, duration, path, required, text};
 use crate::{client, common, worker};
 
@@ -90,11 +90,13 @@ impl TryFrom<common::OutputSource> for OutputSource {
     }
 }
 
+field!(OutputSource = common::OutputSource);
+
 impl From<&OutputSource> for common::OutputSource {
     fn from(source: &OutputSource) -> Self {
         use common::output_source::Source;
         let source = match source {
-            OutputSource::File(path) => Source::File(path.to_vec().into()),
+            OutputSource::File(path) => Source::File(path.to_wire()),
             OutputSource::Stream {
                 dir,
                 server_uid,
@@ -102,8 +104,8 @@ impl From<&OutputSource> for common::OutputSource {
                 instance,
                 is_stderr,
             } => Source::Stream(common::StreamSource {
-                dir: dir.to_vec().into(),
-                server_uid: server_uid.to_string(),
+                dir: dir.to_wire(),
+                server_uid: server_uid.to_wire(),
                 job: task.job.as_u32(),
                 task: task.task.as_u32(),
                 instance: instance.as_u32(),
@@ -128,11 +130,11 @@ impl TryFrom<common::ReadFrom> for ReadFrom {
     }
 }
 
-impl From<ReadFrom> for common::ReadFrom {
-    fn from(from: ReadFrom) -> Self {
+impl From<&ReadFrom> for common::ReadFrom {
+    fn from(from: &ReadFrom) -> Self {
         use common::read_from::From;
         Self {
-            from: Some(match from {
+            from: Some(match *from {
                 ReadFrom::Offset(offset) => From::Offset(offset),
                 ReadFrom::LastLines(lines) => From::LastLines(lines),
             }),
@@ -140,58 +142,27 @@ impl From<ReadFrom> for common::ReadFrom {
     }
 }
 
-impl TryFrom<worker::ReadOutput> for OutputRequest {
-    type Error = ConvertError;
+field!(ReadFrom = common::ReadFrom);
 
-    fn try_from(message: worker::ReadOutput) -> Result<Self, ConvertError> {
-        Ok(Self {
-            id: message.id,
-            source: required(message.source, "source")?
-                .try_into()
-                .within("source")?,
-            from: required(message.from, "from")?.try_into().within("from")?,
-            wait: duration(message.wait_ns).min(WAIT_MAX),
-        })
-    }
-}
+wire! { OutputRequest = worker::ReadOutput { id, source, from, wait = wait_ns: wait, } }
 
 impl From<&OutputRequest> for worker::ToWorker {
     fn from(request: &OutputRequest) -> Self {
-        let read = worker::ReadOutput {
-            id: request.id,
-            source: Some((&request.source).into()),
-            from: Some(request.from.into()),
-            wait_ns: nanos(request.wait),
-        };
-        Self {
-            message: Some(worker::to_worker::Message::ReadOutput(read)),
-        }
+        worker::to_worker::Message::ReadOutput(request.into()).into()
     }
 }
 
-impl TryFrom<client::ReadOutput> for OutputQuery {
-    type Error = ConvertError;
-
-    fn try_from(message: client::ReadOutput) -> Result<Self, ConvertError> {
-        Ok(Self {
-            task: TaskKey::new(JobId(message.job), TaskId(message.task)),
-            is_stderr: message.is_stderr,
-            instance: message.instance.map(InstanceId),
-            from: required(message.from, "from")?.try_into().within("from")?,
-            wait: duration(message.wait_ns).min(WAIT_MAX),
-        })
+wire! {
+    OutputQuery = client::ReadOutput {
+        struct task: TaskKey { job, task, },
+        is_stderr,
+        instance,
+        from,
+        wait = wait_ns: wait,
     }
 }
 
-impl From<&OutputQuery> for client::ReadOutput {
-    fn from(query: &OutputQuery) -> Self {
-        Self {
-            job: query.task.job.as_u32(),
-            task: query.task.task.as_u32(),
-            is_stderr: query.is_stderr,
-            instance: query.instance.map(InstanceId::as_u32),
-            from: Some(query.from.into()),
-            wait_ns: nanos(query.wait),
-        }
-    }
+#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
+fn wait(_: &str, found: u64) -> Result<Duration, ConvertError> {
+    Ok(duration(found).min(WAIT_MAX))
 }

@@ -1,6 +1,7 @@
 //! The messages that a relay and its server exchange before the frames of channels.
 
-use super::{ConvertError, at_most};
+use super::wire::{FromWire, ToWire, field, wire};
+use super::{ConvertError, Within, at_most, required};
 use crate::relay::{Terms, WINDOWS};
 use crate::worker;
 
@@ -16,66 +17,45 @@ pub struct RelayRequest {
     pub address: Box<str>,
 }
 
-impl TryFrom<worker::OpenRelay> for RelayRequest {
-    type Error = ConvertError;
+wire! { RelayRequest = worker::OpenRelay { address: address, window = window_bytes: window, } }
 
-    fn try_from(message: worker::OpenRelay) -> Result<Self, ConvertError> {
-        at_most("address", message.address.len(), RELAY_ADDRESS_MAX)?;
-        // The address is written to the server's log.
-        if message.address.chars().any(char::is_control) {
-            let found = format_args!("{:?}", message.address);
-            return Err(ConvertError::invalid(
-                "address",
-                "printable characters",
-                found,
-            ));
-        }
-        Ok(Self {
-            window: window(message.window_bytes)?,
-            address: message.address.into(),
-        })
+wire! {
+    Terms = worker::RelayOpened {
+        window = window_bytes: window,
+        channels_max: channels => |max: &usize| u32::try_from(*max).unwrap_or(u32::MAX),
     }
 }
 
 impl From<&RelayRequest> for worker::ToServer {
     fn from(request: &RelayRequest) -> Self {
-        let open = worker::OpenRelay {
-            window_bytes: request.window,
-            address: request.address.to_string(),
-        };
-        Self {
-            message: Some(worker::to_server::Message::OpenRelay(open)),
-        }
+        worker::to_server::Message::OpenRelay(request.into()).into()
     }
 }
 
 impl From<Terms> for worker::ToWorker {
     fn from(terms: Terms) -> Self {
-        let opened = worker::RelayOpened {
-            window_bytes: terms.window,
-            channels_max: u32::try_from(terms.channels_max).unwrap_or(u32::MAX),
-        };
-        Self {
-            message: Some(worker::to_worker::Message::RelayOpened(opened)),
-        }
+        worker::to_worker::Message::RelayOpened((&terms).into()).into()
     }
 }
 
-impl TryFrom<worker::RelayOpened> for Terms {
-    type Error = ConvertError;
-
-    fn try_from(message: worker::RelayOpened) -> Result<Self, ConvertError> {
-        Ok(Self {
-            window: window(message.window_bytes)?,
-            channels_max: usize::try_from(message.channels_max).unwrap_or(usize::MAX),
-        })
+/// The address is written to the server's log.
+fn address(field: &str, found: String) -> Result<Box<str>, ConvertError> {
+    at_most(field, found.len(), RELAY_ADDRESS_MAX)?;
+    if found.chars().any(char::is_control) {
+        let found = format_args!("{found:?}");
+        return Err(ConvertError::invalid(field, "printable characters", found));
     }
+    Ok(found.into())
 }
 
-fn window(bytes: u32) -> Result<u32, ConvertError> {
-    if WINDOWS.contains(&bytes) {
-        return Ok(bytes);
+#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
+fn channels(_: &str, found: u32) -> Result<usize, ConvertError> {
+    Ok(usize::try_from(found).unwrap_or(usize::MAX))
+}
+
+fn window(field: &str, found: u32) -> Result<u32, ConvertError> {
+    if WINDOWS.contains(&found) {
+        return Ok(found);
     }
-    let expected = "16 KiB to 16 MiB";
-    Err(ConvertError::invalid("window_bytes", expected, bytes))
+    Err(ConvertError::invalid(field, "16 KiB to 16 MiB", found))
 }

@@ -7,6 +7,7 @@ use hq_core::refusal::Refusal;
 use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRefusal};
 
 use super::refusal_text;
+use super::wire::{FromWire, ToWire, same_enum};
 use super::{ConvertError, known};
 use crate::client;
 
@@ -136,20 +137,17 @@ impl From<&Resubmitted> for client::ResubmittedJob {
     }
 }
 
+same_enum! {
+    StopResult = client::worker_stop_result::Kind {
+        Stopped Draining AlreadyStopped Quarantined Released NotQuarantined
+    }
+}
+
 impl From<&(WorkerId, StopResult)> for client::WorkerStopResult {
     fn from((worker, result): &(WorkerId, StopResult)) -> Self {
-        use client::worker_stop_result::Kind;
-        let kind = match result {
-            StopResult::Stopped => Kind::Stopped,
-            StopResult::Draining => Kind::Draining,
-            StopResult::AlreadyStopped => Kind::AlreadyStopped,
-            StopResult::Quarantined => Kind::Quarantined,
-            StopResult::Released => Kind::Released,
-            StopResult::NotQuarantined => Kind::NotQuarantined,
-        };
         Self {
             worker: worker.as_u32(),
-            kind: kind.into(),
+            kind: result.to_wire(),
         }
     }
 }
@@ -158,16 +156,8 @@ impl TryFrom<client::WorkerStopResult> for (WorkerId, StopResult) {
     type Error = ConvertError;
 
     fn try_from(message: client::WorkerStopResult) -> Result<Self, ConvertError> {
-        use client::worker_stop_result::Kind;
-        let result = match known("kind", message.kind)? {
-            Kind::Stopped => StopResult::Stopped,
-            Kind::Draining => StopResult::Draining,
-            Kind::AlreadyStopped => StopResult::AlreadyStopped,
-            Kind::Quarantined => StopResult::Quarantined,
-            Kind::Released => StopResult::Released,
-            Kind::NotQuarantined => StopResult::NotQuarantined,
-        };
-        Ok((WorkerId(message.worker), result))
+        let kind = FromWire::from_wire("kind", message.kind)?;
+        Ok((WorkerId(message.worker), kind))
     }
 }
 
@@ -179,7 +169,7 @@ impl From<&Reply> for client::Reply {
             Reply::Refused(refusal) => Wire::Error((&Refusal::from(refusal)).into()),
             Reply::Jobs(results) => Wire::JobResults(client::JobResults {
                 results: results.rows.iter().map(Into::into).collect(),
-                not_found: Some((&results.not_found).into()),
+                not_found: results.not_found.to_wire(),
             }),
             Reply::Forgotten { forgotten, ignored } => Wire::Forgotten(client::Forgotten {
                 forgotten: *forgotten,
@@ -190,11 +180,11 @@ impl From<&Reply> for client::Reply {
             }),
             Reply::Resubmitted(jobs) => Wire::Resubmitted(client::Resubmitted {
                 jobs: jobs.rows.iter().map(Into::into).collect(),
-                not_found: Some((&jobs.not_found).into()),
+                not_found: jobs.not_found.to_wire(),
             }),
             Reply::Workers(results) => Wire::WorkerStop(client::WorkerStopResults {
                 results: results.rows.iter().map(Into::into).collect(),
-                not_found: Some((&results.not_found).into()),
+                not_found: results.not_found.to_wire(),
             }),
         };
         Self { reply: Some(reply) }

@@ -10,7 +10,8 @@ use hq_core::server_state;
 use hq_core::time::nanos;
 use hq_core::worker_state::{self, InstanceKey};
 
-use super::{ConvertError, Within, at_most, same_len};
+use super::wire::{FromWire, field};
+use super::{ConvertError, Within, at_most, required, same_len};
 use crate::worker;
 
 /// The maximum number of rows in a report and of instances in a list, more than a worker can have.
@@ -115,6 +116,8 @@ impl TryFrom<worker::Report> for server_state::Report {
         Ok(report)
     }
 }
+
+field!(read server_state::Report = worker::Report);
 
 fn failures(messages: Vec<worker::Failure>) -> Result<Failures, ConvertError> {
     at_most("failures", messages.len(), ROWS_MAX)?;

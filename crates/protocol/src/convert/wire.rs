@@ -25,7 +25,8 @@
 //! * after `=>`, a function that returns what is sent if [`ToWire`] is not enough.
 //!
 //! `struct` groups fields of the message that are one struct in the core. A `check` after the rows
-//! gets the whole value and returns it or an error. `wire! { read … }` only decodes.
+//! gets the whole value and returns it or an error. `wire! { read … }` only decodes;
+//! `sent as` names the type that is encoded if it is another one.
 //!
 //! To add a field, add it to `proto/`, to the core type and to the table; the compiler names a table
 //! that lacks it. Then a test asks for a line with its bytes, and another one shows its errors.
@@ -215,7 +216,9 @@ pub(super) fn raw<T: for<'a> From<&'a [u8]>>(_: &str, found: Bytes) -> Result<T,
 macro_rules! field {
     ($core:ty = $message:ty) => {
         field!(read $core = $message);
-
+        field!(send $core = $message);
+    };
+    (send $core:ty = $message:ty) => {
         impl ToWire<$message> for $core {
             fn to_wire(&self) -> $message {
                 self.into()
@@ -246,6 +249,10 @@ macro_rules! field {
 /// See the [module](self).
 macro_rules! wire {
     (read $core:ident = $($rest:tt)*) => { wire!(@start [read] $core = $($rest)*); };
+    ($core:ident, sent as $sent:ident = $($rest:tt)*) => {
+        wire!(@start [$sent] $core = $($rest)*);
+    };
+    ($core:ident = $($rest:tt)*) => { wire!(@start [$core] $core = $($rest)*); };
     (@start $only:tt $core:ident = $message:path { $($rows:tt)* } $(check $check:expr)?) => {
         wire!(@rows [$only value message $core $message [$($check)?]] [] [] [message value.] []
             $($rows)*);
@@ -291,22 +298,21 @@ macro_rules! wire {
             }
         }
 
-        wire!(@back $only $value $core $message { $([$($theirs)+] $place $write)* });
-    };
-    (@back [read] $value:ident $core:ident $message:path { $($rows:tt)* }) => {
         field!(read $core = $message);
+        wire!(@send $only $value $message { $([$($theirs)+] $place $write)* });
     };
-    (@back [] $value:ident $core:ident $message:path
+    (@send [read] $value:ident $message:path { $($rows:tt)* }) => {};
+    (@send [$sent:ident] $value:ident $message:path
         { $([$($theirs:ident)+] [$($place:tt)*] $write:tt)* }) => {
-        impl From<&$core> for $message {
+        impl From<&$sent> for $message {
             #[allow(unused_parens, reason = "a row has one field or several")]
-            fn from($value: &$core) -> Self {
+            fn from($value: &$sent) -> Self {
                 $(let ($($theirs),+) = wire!(@write [$($place)*] $write);)*
                 Self { $($($theirs,)+)* }
             }
         }
 
-        field!($core = $message);
+        field!(send $sent = $message);
     };
     (@read $from:ident [$theirs:ident]) => {
         FromWire::from_wire(stringify!($theirs), $from.$theirs)?
@@ -316,7 +322,6 @@ macro_rules! wire {
     };
     (@write [$($place:tt)*] []) => { ToWire::to_wire(&$($place)*) };
     (@write [$($place:tt)*] [$write:expr]) => { $write(&$($place)*) };
-    ($core:ident = $($rest:tt)*) => { wire!(@start [] $core = $($rest)*); };
 }
 
 /// See the [module](self). With `or NAME`, the enum of the message has a further member that says

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::job::{SharedTemplate, TemplateId};
 use hq_core::limits::{HELD_JOBS_MAX, NODE_FAULTS_MAX, UNKILLABLE_MAX, shortened};
 use hq_core::node_check::NodeFault;
 use hq_core::outcome::LostReason;
-use hq_core::range::IdArray;
 use hq_core::server_state::{Assignment, Reattach, WorkerCommand, WorkerMessage};
-use hq_core::template::{Entries, TaskTemplate};
+use hq_core::template::TaskTemplate;
 use hq_core::time::Timestamp;
 use hq_core::worker::Unkillable;
 use hq_core::worker_config::WorkerConfig;
@@ -19,7 +19,7 @@ use hq_core::worker_state::{self, ExitReason, Holding, Input, WorkAssignment, Wo
 use super::output::{OUTPUT_DATA_MAX, OutputRequest};
 use super::relay::RelayRequest;
 use super::report::{instance_keys, task_list, task_rows};
-use super::wire::each;
+use super::wire::{FromWire, ToWire, each, field, list, optional, or_default, wire};
 use super::{
     ConvertError, Within, absolute_path, at_most, duration, known, path, required, same_len, text,
 };
@@ -102,25 +102,17 @@ impl TryFrom<worker::ToServer> for FromWorker {
         use worker::to_server::Message;
         match required(message.message, "message")? {
             Message::Register(worker::Register { config, reattach }) => {
-                let config: WorkerConfig = required(config, "register.config")?
-                    .try_into()
-                    .within("register.config")?;
+                let config: WorkerConfig = FromWire::from_wire("register.config", config)?;
                 let shown = reattach.as_ref().map(|reattach| &reattach.secret[..]);
                 if config.return_digest.is_some()
                     && shown.is_some_and(|secret| digest(secret) != config.return_digest)
                 {
                     let field = "register.reattach.secret";
-                    return Err(ConvertError::invalid(
-                        field,
-                        "that of the worker",
-                        "another",
-                    ));
+                    let expected = "that of the worker";
+                    return Err(ConvertError::invalid(field, expected, "another"));
                 }
-                let reattach: Option<Reattach> = reattach
-                    .map(TryInto::try_into)
-                    .transpose()
-                    .within("register.reattach")?;
-                Ok(Self::Register(Box::new(config), reattach.map(Box::new)))
+                let reattach = FromWire::from_wire("register.reattach", reattach)?;
+                Ok(Self::Register(Box::new(config), reattach))
             }
             Message::Heartbeat(heartbeat) => heartbeat_message(heartbeat).map(Self::Message),
             Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
@@ -161,7 +153,7 @@ fn heartbeat_message(heartbeat: worker::Heartbeat) -> Result<WorkerMessage, Conv
         sent_unix_ns,
         curves: _,
     } = heartbeat;
-    at_most("heartbeat.unkillable", unkillable.len(), UNKILLABLE_MAX)?;
+    let unkillable = each(UNKILLABLE_MAX)("heartbeat.unkillable", unkillable)?;
     at_most("heartbeat.held_jobs", held_jobs.len(), HELD_JOBS_MAX)?;
     at_most("heartbeat.node_faults", node_faults.len(), NODE_FAULTS_MAX)?;
     let mut faults = Vec::new();
@@ -169,7 +161,7 @@ fn heartbeat_message(heartbeat: worker::Heartbeat) -> Result<WorkerMessage, Conv
         faults.extend(node_fault(fault).within("heartbeat.node_faults")?);
     }
     Ok(WorkerMessage::Heartbeat {
-        unkillable: unkillable.into_iter().map(Into::into).collect(),
+        unkillable,
         held: held_jobs.into_iter().map(JobId).collect(),
         faults,
         sent: sent_unix_ns.map(Timestamp),
@@ -241,36 +233,35 @@ pub fn heartbeat(
     held: impl Iterator<Item = JobId>,
     (faults, sent): (&[NodeFault], Option<Timestamp>),
 ) -> worker::ToServer {
-    let unkillable = unkillable
-        .take(UNKILLABLE_MAX)
-        .map(|one| worker::Unkillable {
-            job: one.task.job.as_u32(),
-            task: one.task.task.as_u32(),
-            instance: one.instance.as_u32(),
-            pid: one.pid,
-        });
+    let unkillable = unkillable.take(UNKILLABLE_MAX);
     let heartbeat = worker::Heartbeat {
-        unkillable: unkillable.collect(),
+        unkillable: unkillable.map(|one| one.to_wire()).collect(),
         held_jobs: held.take(HELD_JOBS_MAX).map(JobId::as_u32).collect(),
         node_faults: faults
             .iter()
             .filter_map(fault_message)
             .take(NODE_FAULTS_MAX)
             .collect(),
-        sent_unix_ns: sent.map(|sent| sent.0),
+        sent_unix_ns: sent.to_wire(),
         curves: Vec::new(),
     };
-    worker::ToServer {
-        message: Some(worker::to_server::Message::Heartbeat(heartbeat)),
+    worker::to_server::Message::Heartbeat(heartbeat).into()
+}
+
+wire! { Unkillable = worker::Unkillable { struct task: TaskKey { job, task, }, instance, pid, } }
+
+impl From<worker::to_server::Message> for worker::ToServer {
+    fn from(message: worker::to_server::Message) -> Self {
+        Self {
+            message: Some(message),
+        }
     }
 }
 
-impl From<worker::Unkillable> for Unkillable {
-    fn from(message: worker::Unkillable) -> Self {
+impl From<worker::to_worker::Message> for worker::ToWorker {
+    fn from(message: worker::to_worker::Message) -> Self {
         Self {
-            task: TaskKey::new(JobId(message.job), TaskId(message.task)),
-            instance: InstanceId(message.instance),
-            pid: message.pid,
+            message: Some(message),
         }
     }
 }
@@ -279,12 +270,10 @@ impl From<&WorkerConfig> for worker::ToServer {
     /// Builds the registration.
     fn from(config: &WorkerConfig) -> Self {
         let register = worker::Register {
-            config: Some(config.into()),
+            config: config.to_wire(),
             reattach: None,
         };
-        Self {
-            message: Some(worker::to_server::Message::Register(register)),
-        }
+        worker::to_server::Message::Register(register).into()
     }
 }
 
@@ -320,44 +309,39 @@ pub fn reattach(
             .collect(),
     };
     let register = worker::Register {
-        config: Some(config.into()),
+        config: config.to_wire(),
         reattach: Some(reattach),
     };
-    worker::ToServer {
-        message: Some(worker::to_server::Message::Register(register)),
+    worker::to_server::Message::Register(register).into()
+}
+
+wire! {
+    read Reattach = worker::Reattach {
+        variants: list(ASSIGN_MAX, held_variant),
+        number,
+        worker = worker_id,
+        server_uid,
+        launching: task_rows_or_none,
+        report: or_default,
     }
 }
 
-impl TryFrom<worker::Reattach> for Reattach {
-    type Error = ConvertError;
+#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
+fn held_variant(_: &str, held: worker::HeldVariant) -> Result<(TaskKey, u32), ConvertError> {
+    let task = TaskKey::new(JobId(held.job), TaskId(held.task));
+    Ok((task, held.variant))
+}
 
-    fn try_from(message: worker::Reattach) -> Result<Self, ConvertError> {
-        let launching = message.launching.unwrap_or_default();
-        at_most("variants", message.variants.len(), ASSIGN_MAX)?;
-        let variants = message.variants.iter().map(|held| {
-            let task = TaskKey::new(JobId(held.job), TaskId(held.task));
-            (task, held.variant)
-        });
-        Ok(Self {
-            variants: variants.collect(),
-            number: message.number,
-            worker: WorkerId(message.worker_id),
-            server_uid: text("server_uid", message.server_uid)?,
-            launching: task_rows(launching).within("launching")?,
-            report: message
-                .report
-                .unwrap_or_default()
-                .try_into()
-                .within("report")?,
-        })
-    }
+fn task_rows_or_none(
+    field: &str,
+    found: Option<worker::TaskList>,
+) -> Result<Vec<(TaskKey, InstanceId)>, ConvertError> {
+    task_rows(found.unwrap_or_default()).within(field)
 }
 
 impl From<&worker_state::Report> for worker::ToServer {
     fn from(report: &worker_state::Report) -> Self {
-        Self {
-            message: Some(worker::to_server::Message::Report(report.into())),
-        }
+        worker::to_server::Message::Report(report.into()).into()
     }
 }
 
@@ -367,9 +351,7 @@ impl From<ExitReason> for worker::ToServer {
         let goodbye = worker::Goodbye {
             reason: worker::goodbye::Reason::from(reason).into(),
         };
-        Self {
-            message: Some(worker::to_server::Message::Goodbye(goodbye)),
-        }
+        worker::to_server::Message::Goodbye(goodbye).into()
     }
 }
 
@@ -454,15 +436,12 @@ impl From<&WorkerCommand> for worker::ToWorker {
                 assignments,
                 awaits: _,
             } => Message::Assign(worker::Assign {
-                templates: templates
-                    .iter()
-                    .map(|template| template.as_ref().into())
-                    .collect(),
-                assignments: assignments.iter().map(Into::into).collect(),
+                templates: templates.to_wire(),
+                assignments: assignments.to_wire(),
                 drop_templates: Vec::new(),
             }),
             WorkerCommand::DropTemplates(templates) => Message::Assign(worker::Assign {
-                drop_templates: templates.iter().map(|template| template.0).collect(),
+                drop_templates: templates.to_wire(),
                 ..worker::Assign::default()
             }),
             WorkerCommand::Retract(tasks) => Message::Retract(task_list(tasks.iter().copied())),
@@ -477,15 +456,13 @@ impl From<&WorkerCommand> for worker::ToWorker {
             }
             WorkerCommand::ServerEnds => Message::Stop(worker::Stop { server_ends: true }),
             WorkerCommand::Ping(forgotten) => Message::Ping(worker::Ping {
-                forgotten_jobs: forgotten.iter().map(|job| job.as_u32()).collect(),
+                forgotten_jobs: forgotten.to_wire(),
             }),
             WorkerCommand::Acknowledge(seq) => {
                 Message::Acknowledge(worker::Acknowledge { seq: *seq })
             }
         };
-        Self {
-            message: Some(message),
-        }
+        message.into()
     }
 }
 
@@ -507,52 +484,61 @@ impl TryFrom<worker::Assign> for Input {
     }
 }
 
-impl TryFrom<worker::Template> for WorkTemplate {
-    type Error = ConvertError;
-
-    fn try_from(message: worker::Template) -> Result<Self, ConvertError> {
-        let stream_dir = message.stream_dir.map(|dir| path("stream_dir", dir));
-        let mut task = required(message.task, "task")?;
-        for args in [message.param_args, message.guarded_args] {
-            if !args.is_empty() {
-                task.args = args;
-            }
-        }
-        let task: TaskTemplate = task.try_into().within("task")?;
-        Ok(Self {
-            id: TemplateId(message.id),
-            job: JobId(message.job),
-            job_name: text("job_name", message.job_name)?,
-            submit_dir: absolute_path("submit_dir", message.submit_dir)?,
-            stream_dir: stream_dir.transpose()?,
-            task: Arc::new(task),
-        })
+wire! {
+    read WorkTemplate = worker::Template {
+        task = (task, param_args, guarded_args): guarded_task,
+        id,
+        job,
+        job_name,
+        submit_dir: absolute_path,
+        stream_dir: optional(path),
     }
 }
 
 impl From<&SharedTemplate> for worker::Template {
     fn from(template: &SharedTemplate) -> Self {
         let header = &template.header;
-        let mut task = common::TaskTemplate::from(template.task.as_ref());
-        let (mut param_args, mut guarded_args) = (Vec::new(), Vec::new());
-        if let Some(text) = guard(&template.task) {
-            let instead = vec![text.as_bytes().to_vec().into()];
-            guarded_args = std::mem::replace(&mut task.args, instead);
-        } else if template.task.params.is_some() {
-            let instead = vec![WITHOUT_PARAMS.as_bytes().to_vec().into()];
-            param_args = std::mem::replace(&mut task.args, instead);
-        }
+        let (task, param_args, guarded_args) = guarded_message(&template.task);
         Self {
             id: template.id.0,
             job: header.job.as_u32(),
-            job_name: header.job_name.to_string(),
-            submit_dir: header.submit_dir.to_vec().into(),
-            stream_dir: header.stream_dir.as_ref().map(|dir| dir.to_vec().into()),
-            task: Some(task),
+            job_name: header.job_name.to_wire(),
+            submit_dir: header.submit_dir.to_wire(),
+            stream_dir: header.stream_dir.to_wire(),
+            task,
             param_args,
             guarded_args,
         }
     }
+}
+
+/// A task and the arguments that older workers ignore: of one with parameters, and of one that has
+/// to be guarded.
+type Guarded = (Option<common::TaskTemplate>, Vec<Bytes>, Vec<Bytes>);
+
+fn guarded_task(
+    field: &str,
+    (found, param_args, guarded_args): Guarded,
+) -> Result<Arc<TaskTemplate>, ConvertError> {
+    let mut task = required(found, field)?;
+    for args in [param_args, guarded_args] {
+        if !args.is_empty() {
+            task.args = args;
+        }
+    }
+    FromWire::from_wire(field, task)
+}
+
+fn guarded_message(task: &TaskTemplate) -> Guarded {
+    let mut message = common::TaskTemplate::from(task);
+    let (mut param_args, mut guarded_args) = (Vec::new(), Vec::new());
+    let instead = |text: &'static str| vec![text.into()];
+    if let Some(text) = guard(task) {
+        guarded_args = std::mem::replace(&mut message.args, instead(text));
+    } else if task.params.is_some() {
+        param_args = std::mem::replace(&mut message.args, instead(WITHOUT_PARAMS));
+    }
+    (Some(message), param_args, guarded_args)
 }
 
 /// Returns the replacement command for a worker that knows parameters but would ignore a requested
@@ -571,50 +557,34 @@ fn guard(task: &TaskTemplate) -> Option<&'static str> {
     (head["mode"] == "fork").then_some(WITHOUT_FORKS)
 }
 
-impl TryFrom<worker::Assignment> for WorkAssignment {
-    type Error = ConvertError;
-
-    fn try_from(message: worker::Assignment) -> Result<Self, ConvertError> {
-        let ids: IdArray = required(message.ids, "ids")?.try_into().within("ids")?;
-        let entries: Option<Entries> = message
-            .entries
-            .map(TryInto::try_into)
-            .transpose()
-            .within("entries")?;
-        if let Some(entries) = &entries {
-            same_len("entries", entries.len(), ids.len() as usize)?;
-        }
-        at_most("nodes", message.nodes.len(), NODES_MAX)?;
-        let nodes = message.nodes.into_iter().map(|node| text("nodes", node));
-        let nodes: Vec<Box<str>> = nodes.collect::<Result<_, _>>()?;
-        Ok(Self {
-            template: TemplateId(message.template),
-            ids,
-            instance: InstanceId(message.instance),
-            variant: message.variant,
-            entries,
-            nodes: nodes.into(),
-            follows: message.follows.map(|follows| {
-                let worker::Instance { task, instance } = follows;
-                (TaskId(task), InstanceId(instance))
-            }),
-        })
+wire! {
+    WorkAssignment, sent as Assignment = worker::Assignment {
+        ids,
+        entries,
+        nodes: list(NODES_MAX, text),
+        template,
+        instance,
+        variant,
+        follows: optional(instance) => instance_message,
     }
+    check same_count
 }
 
-impl From<&Assignment> for worker::Assignment {
-    fn from(assignment: &Assignment) -> Self {
-        Self {
-            template: assignment.template.0,
-            ids: Some((&assignment.ids).into()),
-            instance: assignment.instance.as_u32(),
-            variant: assignment.variant,
-            entries: assignment.entries.as_ref().map(Into::into),
-            nodes: assignment.nodes.iter().map(ToString::to_string).collect(),
-            follows: assignment.follows.map(|(task, instance)| worker::Instance {
-                task: task.as_u32(),
-                instance: instance.as_u32(),
-            }),
-        }
+fn same_count(work: WorkAssignment) -> Result<WorkAssignment, ConvertError> {
+    if let Some(entries) = &work.entries {
+        same_len("entries", entries.len(), work.ids.len() as usize)?;
     }
+    Ok(work)
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
+fn instance(_: &str, found: worker::Instance) -> Result<(TaskId, InstanceId), ConvertError> {
+    Ok((TaskId(found.task), InstanceId(found.instance)))
+}
+
+fn instance_message(follows: &Option<(TaskId, InstanceId)>) -> Option<worker::Instance> {
+    follows.map(|(task, instance)| worker::Instance {
+        task: task.as_u32(),
+        instance: instance.as_u32(),
+    })
 }
