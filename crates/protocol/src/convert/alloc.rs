@@ -16,7 +16,8 @@ use hq_core::id::QueueId;
 use hq_core::time::nanos;
 
 use super::wire::{
-    FromWire, ToWire, each, field, list, optional, or_default, same_enum, unless_default, wire,
+    FromWire, ToWire, each, field, list, optional, or_default, received, same_enum, unless_default,
+    wire,
 };
 use super::{ConvertError, Within, duration, fraction, known, required, text};
 use crate::client::{self, alloc_state_word, alloc_system};
@@ -58,11 +59,11 @@ impl TryFrom<client::AllocRequest> for AllocRequest {
     fn try_from(message: client::AllocRequest) -> Result<Self, ConvertError> {
         use client::alloc_request::Request;
         Ok(match required(message.request, "request")? {
-            Request::Add(spec) => Self::Add(spec.try_into().within("add")?),
-            Request::DryRun(spec) => Self::DryRun(spec.try_into().within("dry_run")?),
+            Request::Add(spec) => Self::Add(received("add", spec)?),
+            Request::DryRun(spec) => Self::DryRun(received("dry_run", spec)?),
             Request::List(_) => Self::List,
             Request::Info(queue) => Self::Info(QueueId(queue)),
-            Request::Log(job) => Self::Log(text("log", job)?),
+            Request::Log(job) => Self::Log(received("log", job)?),
             Request::Remove(client::AllocRemove { queue, force }) => Self::Remove {
                 queue: QueueId(queue),
                 force,
@@ -73,27 +74,7 @@ impl TryFrom<client::AllocRequest> for AllocRequest {
     }
 }
 
-impl From<&AllocRequest> for client::AllocRequest {
-    fn from(request: &AllocRequest) -> Self {
-        use client::alloc_request::Request;
-        let request = match request {
-            AllocRequest::Add(params) => Request::Add(params.into()),
-            AllocRequest::DryRun(params) => Request::DryRun(params.into()),
-            AllocRequest::List => Request::List(client::AllocListQuery {}),
-            AllocRequest::Info(queue) => Request::Info(queue.as_u32()),
-            AllocRequest::Log(job) => Request::Log(job.to_string()),
-            AllocRequest::Remove { queue, force } => Request::Remove(client::AllocRemove {
-                queue: queue.as_u32(),
-                force: *force,
-            }),
-            AllocRequest::Pause(queue) => Request::Pause(queue.as_u32()),
-            AllocRequest::Resume(queue) => Request::Resume(queue.as_u32()),
-        };
-        Self {
-            request: Some(request),
-        }
-    }
-}
+field!(read AllocRequest = client::AllocRequest);
 
 wire! {
     QueueParams = client::AllocQueueSpec {
@@ -205,7 +186,7 @@ fn state(
     field: &str,
     found: client::AllocStateWord,
 ) -> Result<(Box<str>, StateMeaning), ConvertError> {
-    let meaning = FromWire::from_wire(field, found.meaning)?;
+    let meaning = received(field, found.meaning)?;
     Ok((found.word.into(), meaning))
 }
 
@@ -293,129 +274,5 @@ impl client::AllocQueue {
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.known_reason().is_some_and(ReasonKind::is_failing)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use prost::Message as _;
-
-    fn program(words: &[&str]) -> CommandTemplate {
-        let words = words.iter().map(|word| Words {
-            words: vec![(*word).into()],
-            each_job: word.contains("%{job}"),
-        });
-        CommandTemplate(words.collect())
-    }
-
-    fn params() -> QueueParams {
-        let system = SystemSpec {
-            name: "PBS".into(),
-            manager: "pbs".into(),
-            script: "#!/bin/sh\n%{command}".into(),
-            each_node: "pbsdsh -- %{command}".into(),
-            each_node_shell: "pbsdsh -- sh -c %{quoted-command}".into(),
-            submit: program(&["qsub", "%{script}"]),
-            submit_format: SubmitFormat::LastLine,
-            status: program(&["qstat", "%{job}"]),
-            status_fallback: CommandTemplate::default(),
-            status_format: StatusFormat::PbsJson,
-            cancel: program(&["qdel", "%{job}"]),
-            find: program(&["qstat"]),
-            find_format: FindFormat::PbsJson,
-            missing: vec!["Unknown Job Id".into()],
-            unclear: vec!["timed out".into()],
-            unreachable: vec!["cannot connect to server".into()],
-            states: [("Q".into(), StateMeaning::Queued)].into(),
-        };
-        QueueParams {
-            system,
-            name: Some("a-b".into()),
-            time_limit: Duration::from_secs(60),
-            backlog: 2,
-            max_workers_per_alloc: 3,
-            max_worker_count: Some(4),
-            keep_waiting: true,
-            start_command: Some("module load x".into()),
-            stop_command: None,
-            wrap_command: Some("numactl".into()),
-            worker_time_limit: Some(Duration::from_secs(60)),
-            idle_timeout: Duration::from_secs(5),
-            min_utilization: 0.5,
-            worker_args: vec!["--cpus".into(), "\"4\"".into()],
-            additional_args: vec!["-q".into(), "x".into()],
-            amounts: [("cpus".into(), 40_000)].into(),
-        }
-    }
-
-    fn received(message: &client::AllocRequest) -> Result<AllocRequest, ConvertError> {
-        let bytes = message.encode_to_vec();
-        client::AllocRequest::decode(&bytes[..])
-            .expect("own message")
-            .try_into()
-    }
-
-    #[test]
-    fn requests_survive() {
-        let queue = QueueId(7);
-        for request in [
-            AllocRequest::Add(params()),
-            AllocRequest::DryRun(params()),
-            AllocRequest::List,
-            AllocRequest::Info(queue),
-            AllocRequest::Log("1.pbs".into()),
-            AllocRequest::Remove { queue, force: true },
-            AllocRequest::Pause(queue),
-            AllocRequest::Resume(queue),
-        ] {
-            let back = received(&(&request).into()).expect("own value");
-            assert_eq!(back, request);
-        }
-    }
-
-    #[test]
-    fn what_would_break_out_of_a_script_is_refused() {
-        type Change = fn(&mut client::AllocQueueSpec);
-        let changes: [(&str, Change); 11] = [
-            ("add.name", |spec| spec.name = Some("../x".into())),
-            ("add.name", |spec| spec.name = Some("a\nb".into())),
-            ("add.name", |spec| spec.name = Some(String::new())),
-            ("add.additional_args", |spec| {
-                spec.additional_args.push("a\nb".into())
-            }),
-            ("add.worker_args", |spec| {
-                spec.worker_args.push("a\0".into())
-            }),
-            ("add.start_command", |spec| {
-                spec.start_command = Some("a\nb".into())
-            }),
-            ("add.backlog", |spec| spec.backlog = 0),
-            ("add.max_workers_per_alloc", |spec| {
-                spec.max_workers_per_alloc = 0
-            }),
-            ("add.time_limit_ns", |spec| {
-                spec.time_limit_ns = 1;
-                spec.worker_time_limit_ns = None;
-            }),
-            ("add.worker_time_limit_ns", |spec| {
-                spec.worker_time_limit_ns = Some(u64::MAX)
-            }),
-            ("add.min_utilization", |spec| {
-                spec.min_utilization = f32::NAN
-            }),
-        ];
-        for (field, change) in changes {
-            let mut spec = client::AllocQueueSpec::from(&params());
-            change(&mut spec);
-            let message = client::AllocRequest {
-                request: Some(client::alloc_request::Request::Add(spec)),
-            };
-            let error = received(&message).expect_err(field);
-            assert_eq!(error.field(), field);
-        }
-        let mut spec = client::AllocQueueSpec::from(&params());
-        spec.system.as_mut().expect("there is one").cancel = None;
-        assert!(QueueParams::try_from(spec).is_err());
     }
 }

@@ -9,15 +9,14 @@ use hq_core::selector::Selector;
 use hq_core::server_state::{CANCELED_MAX, Command, WatchSpec};
 use hq_core::task::TaskState;
 use hq_core::template::ByteText;
-use hq_core::time::nanos;
 
 use super::output::OutputQuery;
-use super::resize::{NEW_REQUESTS_MAX, resize_message};
+use super::resize::NEW_REQUESTS_MAX;
 use super::token::{self, TokenChange};
-use super::wire::{FromWire, ToWire, each, same_enum};
-use super::{AllocRequest, ConvertError, Within, at_most, duration, known, required, text};
+use super::wire::{FromWire, ToWire, each, field, list, received, same_enum, wire};
+use super::{AllocRequest, ConvertError, Within, at_most, duration, known, path, required, text};
+use crate::client;
 use crate::limits::QUARANTINE_SPANS;
-use crate::{client, common};
 
 /// The maximum number of states in a filter. Six states exist.
 const STATES_MAX: usize = 64;
@@ -180,108 +179,93 @@ fn acknowledge(asked: client::AskProblems) -> Result<Option<Acknowledge>, Conver
     Ok(Some(Acknowledge { problem, is_known }))
 }
 
-fn ask_problems(change: Option<&Acknowledge>) -> client::AskProblems {
-    use client::ask_problems::Change;
-    let change = change.map(|change| {
-        let problem = change.problem.to_string();
-        if change.is_known {
-            Change::Acknowledge(problem)
-        } else {
-            Change::TakeBack(problem)
-        }
-    });
-    client::AskProblems { change }
-}
-
 impl TryFrom<client::Request> for ClientRequest {
     type Error = ConvertError;
 
     fn try_from(message: client::Request) -> Result<Self, ConvertError> {
-        use client::request::Request;
-        let command = |command: Result<Command, ConvertError>| command.map(Self::Command);
-        match required(message.request, "request")? {
-            Request::ServerStop(client::ServerStop { keep_workers }) => {
-                Ok(Self::ServerStop { keep_workers })
+        use client::request::Request as R;
+        Ok(match required(message.request, "request")? {
+            R::ServerStop(client::ServerStop { keep_workers }) => Self::ServerStop { keep_workers },
+            R::HttpOpen(_) => Self::HttpOpen,
+            R::Problems(asked) => Self::Problems(acknowledge(asked)?),
+            R::Tokens(asked) => Self::Tokens(token::change(asked).within("tokens")?),
+            R::Alloc(request) => Self::Alloc(received("alloc", request)?),
+            R::DebugDump(dump) => Self::DebugDump(path("debug_dump.path", dump.path)?),
+            R::Journal(client::Journal { action, after }) => Self::Journal {
+                action: received("journal.action", action)?,
+                after: i64::try_from(after).unwrap_or(i64::MAX),
+            },
+            R::Query(query) => Self::Sql(query),
+            R::ReadValues(client::ReadValues { job, tasks }) => Self::ReadValues {
+                job: JobId(job),
+                tasks: received("read_values.tasks", tasks)?,
+            },
+            R::ReadOutput(query) => Self::ReadOutput(received("read_output", query)?),
+            R::JobResubmit(client::Resubmit {
+                show: Some(job), ..
+            }) => Self::ShowJob(JobId(job)),
+            R::ServerInfo(_) => Self::Query(Query::ServerInfo),
+            R::JobList(jobs) => Self::Query(Query::JobList(received("job_list", jobs)?)),
+            R::JobInfo(jobs) => Self::Query(Query::JobInfo(received("job_info", jobs)?)),
+            R::TaskPage(page) => Self::Query(Query::TaskPage(received("task_page", page)?)),
+            R::TaskIds(asked) => Self::Query(task_ids(asked).within("task_ids")?),
+            R::Workers(asked) => Self::Query(Query::Workers {
+                workers: received("workers.workers", asked.workers)?,
+                with_runtime: asked.with_runtime,
+            }),
+            R::Explain(asked) => Self::Query(Query::Explain {
+                job: received("explain.job", asked.job)?,
+                task: TaskId(asked.task),
+                until_able: asked.until_able,
+            }),
+            R::Submit(submit) => Self::Command(Command::Submit(received("submit", submit)?)),
+            R::SubmitAll(client::SubmitAll { submits }) => {
+                Self::Command(Command::SubmitAll(each(SUBMITS_MAX)(
+                    "submit_all",
+                    submits,
+                )?))
             }
-            Request::HttpOpen(_) => Ok(Self::HttpOpen),
-            Request::Problems(asked) => Ok(Self::Problems(acknowledge(asked)?)),
-            Request::Tokens(asked) => Ok(Self::Tokens(token::change(asked).within("tokens")?)),
-            Request::Alloc(request) => {
-                Ok(Self::Alloc(Box::new(request.try_into().within("alloc")?)))
+            R::JobOpen(open) => Self::Command(open_job(open)?),
+            R::JobClose(jobs) => Self::Command(Command::CloseJobs(received("job_close", jobs)?)),
+            R::JobCancel(client::Cancel { jobs, reason }) => Self::Command(Command::CancelJobs {
+                jobs: received("job_cancel.jobs", jobs)?,
+                reason: received("job_cancel.reason", reason)?,
+            }),
+            R::TaskCancel(cancel) => Self::Command(cancel_tasks(cancel).within("task_cancel")?),
+            R::JobForget(forget) => Self::Command(forget_jobs(forget).within("job_forget")?),
+            R::JobResubmit(again) => Self::Command(resubmit(again).within("job_resubmit")?),
+            R::WorkerStop(workers) => of_workers(Command::StopWorkers, "worker_stop", workers)?,
+            R::WorkerDrain(workers) => of_workers(Command::DrainWorkers, "worker_drain", workers)?,
+            R::WorkerQuarantine(asked) => {
+                Self::Command(quarantine(asked).within("worker_quarantine")?)
             }
-            Request::DebugDump(client::DebugDump { path }) => {
-                Ok(Self::DebugDump(super::path("debug_dump.path", path)?))
+            R::WorkerRelease(workers) => {
+                of_workers(Command::ReleaseWorkers, "worker_release", workers)?
             }
-            Request::Journal(journal) => journal_request(journal),
-            Request::Query(query) => Ok(Self::Sql(query)),
-            Request::ReadValues(asked) => values_request(asked).within("read_values"),
-            Request::ReadOutput(query) => {
-                Ok(Self::ReadOutput(query.try_into().within("read_output")?))
-            }
-            Request::Submit(submit) => {
-                let spec = submit.try_into().within("submit")?;
-                Ok(Self::Command(Command::Submit(Box::new(spec))))
-            }
-            Request::SubmitAll(client::SubmitAll { submits }) => {
-                let specs = each(SUBMITS_MAX)("submit_all", submits)?;
-                Ok(Self::Command(Command::SubmitAll(specs)))
-            }
-            Request::JobOpen(open) => command(open_job(open)),
-            Request::JobClose(jobs) => Ok(Self::Command(Command::CloseJobs(
-                jobs.try_into().within("job_close")?,
-            ))),
-            Request::JobCancel(cancel) => {
-                let jobs = selector(cancel.jobs, "jobs").within("job_cancel")?;
-                let reason = text("job_cancel.reason", cancel.reason)?;
-                Ok(Self::Command(Command::CancelJobs { jobs, reason }))
-            }
-            Request::TaskCancel(cancel) => command(cancel_tasks(cancel).within("task_cancel")),
-            Request::JobForget(forget) => command(forget_command(forget).within("job_forget")),
-            Request::JobResubmit(again) => resubmit_request(again).within("job_resubmit"),
-            Request::WorkerStop(workers) => {
-                of_workers(Command::StopWorkers, workers, "worker_stop")
-            }
-            Request::WorkerDrain(workers) => {
-                of_workers(Command::DrainWorkers, workers, "worker_drain")
-            }
-            Request::WorkerQuarantine(asked) => {
-                quarantine_request(asked).within("worker_quarantine")
-            }
-            Request::WorkerRelease(workers) => {
-                of_workers(Command::ReleaseWorkers, workers, "worker_release")
-            }
-            Request::Watch(watch) => Ok(Self::Command(Command::Watch(
-                watch.try_into().within("watch")?,
-            ))),
-            query @ (Request::ServerInfo(_)
-            | Request::JobList(_)
-            | Request::JobInfo(_)
-            | Request::TaskPage(_)
-            | Request::TaskIds(_)
-            | Request::Workers(_)
-            | Request::Explain(_)) => Ok(Self::Query(query.try_into()?)),
-        }
+            R::Watch(watch) => Self::Command(Command::Watch(received("watch", watch)?)),
+        })
     }
 }
 
 /// Creates a command about workers that has no further parameters.
 fn of_workers(
     command: fn(Selector) -> Command,
+    field: &str,
     workers: client::Selector,
-    field: &'static str,
 ) -> Result<ClientRequest, ConvertError> {
-    let workers = workers.try_into().within(field)?;
-    Ok(ClientRequest::Command(command(workers)))
+    received(field, workers)
+        .map(command)
+        .map(ClientRequest::Command)
 }
 
-fn resubmit_request(message: client::Resubmit) -> Result<ClientRequest, ConvertError> {
-    match message.show {
-        Some(job) => Ok(ClientRequest::ShowJob(JobId(job))),
-        None => resubmit_command(message).map(ClientRequest::Command),
-    }
+fn task_ids(message: client::TaskIds) -> Result<Query, ConvertError> {
+    Ok(Query::TaskIds {
+        jobs: received("jobs", message.jobs)?,
+        states: states("states", message.states)?,
+    })
 }
 
-fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> {
+fn resubmit(message: client::Resubmit) -> Result<Command, ConvertError> {
     if let Some(client::ChosenTasks { job, positions }) = message.chosen {
         let chosen: Vec<IdArray> = each(JOB_SUBMITS_MAX)("chosen.positions", positions)?;
         return Ok(Command::ResubmitTasks {
@@ -289,18 +273,18 @@ fn resubmit_command(message: client::Resubmit) -> Result<Command, ConvertError> 
             positions: chosen.iter().map(index_set).collect::<Result<_, _>>()?,
         });
     }
-    let states = states(&message.states)?;
-    let Some(client::Resize { jobs, requests }) = message.resize else {
-        return Ok(Command::Resubmit {
-            jobs: selector(message.jobs, "jobs")?,
-            states,
-            requests: Vec::new(),
-        });
+    let states = states("states", message.states)?;
+    let (jobs, requests) = match message.resize {
+        None => (received("jobs", message.jobs)?, Vec::new()),
+        Some(client::Resize { jobs, requests }) => (
+            received("resize.jobs", jobs)?,
+            each(NEW_REQUESTS_MAX)("resize.requests", requests)?,
+        ),
     };
     Ok(Command::Resubmit {
-        jobs: selector(jobs, "resize.jobs")?,
+        jobs,
         states,
-        requests: each(NEW_REQUESTS_MAX)("resize.requests", requests)?,
+        requests,
     })
 }
 
@@ -317,441 +301,100 @@ fn index_set(ids: &IdArray) -> Result<IndexSet, ConvertError> {
     Ok(set)
 }
 
-fn positions(set: &IndexSet) -> common::IdArray {
-    let ranges = set.ranges().map(|(from, to)| common::IdRange {
-        first: from,
-        count: to - from,
-        step: 1,
-        slack: 0,
-    });
-    common::IdArray {
-        ranges: ranges.collect(),
-    }
-}
+same_enum! { JournalAction = client::journal::Action { Replay Stream Flush Prune } }
 
-fn values_request(
-    client::ReadValues { job, tasks }: client::ReadValues,
-) -> Result<ClientRequest, ConvertError> {
-    let tasks = required(tasks, "tasks")?.try_into().within("tasks")?;
-    let job = JobId(job);
-    Ok(ClientRequest::ReadValues { job, tasks })
-}
-
-fn journal_request(
-    client::Journal { action, after }: client::Journal,
-) -> Result<ClientRequest, ConvertError> {
-    use client::journal::Action;
-    let action = match known("journal.action", action)? {
-        Action::Replay => JournalAction::Replay,
-        Action::Stream => JournalAction::Stream,
-        Action::Flush => JournalAction::Flush,
-        Action::Prune => JournalAction::Prune,
-    };
-    let after = i64::try_from(after).unwrap_or(i64::MAX);
-    Ok(ClientRequest::Journal { action, after })
-}
-
-impl TryFrom<client::request::Request> for Query {
-    type Error = ConvertError;
-
-    fn try_from(request: client::request::Request) -> Result<Self, ConvertError> {
-        use client::request::Request;
-        match request {
-            Request::ServerInfo(_) => Ok(Query::ServerInfo),
-            Request::JobList(jobs) => Ok(Query::JobList(jobs.try_into().within("job_list")?)),
-            Request::JobInfo(jobs) => Ok(Query::JobInfo(jobs.try_into().within("job_info")?)),
-            Request::TaskPage(page) => Ok(Query::TaskPage(page.try_into().within("task_page")?)),
-            Request::TaskIds(client::TaskIds {
-                jobs,
-                states: filter,
-            }) => Ok(Query::TaskIds {
-                jobs: selector(jobs, "jobs").within("task_ids")?,
-                states: states(&filter).within("task_ids")?,
-            }),
-            Request::Workers(client::WorkerQuery {
-                workers,
-                with_runtime,
-            }) => Ok(Query::Workers {
-                workers: selector(workers, "workers").within("workers")?,
-                with_runtime,
-            }),
-            Request::Explain(client::Explain {
-                job,
-                task,
-                until_able,
-            }) => {
-                use client::explain::Job;
-                let job = match required(job, "explain.job")? {
-                    Job::Id(id) => JobRef::Id(JobId(id)),
-                    Job::Last(_) => JobRef::Last,
-                };
-                Ok(Query::Explain {
-                    job,
-                    task: TaskId(task),
-                    until_able,
+macro_rules! job_ref {
+    ($($wire:ident)*) => {$(
+        impl FromWire<Option<client::$wire::Job>> for JobRef {
+            fn from_wire(
+                field: &str,
+                found: Option<client::$wire::Job>,
+            ) -> Result<Self, ConvertError> {
+                Ok(match required(found, field)? {
+                    client::$wire::Job::Id(id) => Self::Id(JobId(id)),
+                    client::$wire::Job::Last(_) => Self::Last,
                 })
             }
-            Request::ServerStop(_)
-            | Request::HttpOpen(_)
-            | Request::Problems(_)
-            | Request::Tokens(_)
-            | Request::Alloc(_)
-            | Request::DebugDump(_)
-            | Request::ReadOutput(_)
-            | Request::Journal(_)
-            | Request::Query(_)
-            | Request::ReadValues(_)
-            | Request::Submit(_)
-            | Request::SubmitAll(_)
-            | Request::JobOpen(_)
-            | Request::JobClose(_)
-            | Request::JobCancel(_)
-            | Request::TaskCancel(_)
-            | Request::JobForget(_)
-            | Request::JobResubmit(_)
-            | Request::WorkerStop(_)
-            | Request::WorkerDrain(_)
-            | Request::WorkerQuarantine(_)
-            | Request::WorkerRelease(_)
-            | Request::Watch(_) => Err(ConvertError::invalid("request", "a query", "a command")),
         }
-    }
+    )*};
 }
 
-fn selector(message: Option<client::Selector>, field: &str) -> Result<Selector, ConvertError> {
-    required(message, field)?.try_into().within(field)
+job_ref! { task_page explain }
+
+fn states(field: &str, found: Vec<i32>) -> Result<Vec<TaskState>, ConvertError> {
+    list(STATES_MAX, received)(field, found)
 }
 
-fn states(messages: &[i32]) -> Result<Vec<TaskState>, ConvertError> {
-    at_most("states", messages.len(), STATES_MAX)?;
-    let convert = |value: &i32| known::<client::TaskState>("states", *value).map(TaskState::from);
-    messages.iter().map(convert).collect()
-}
-
-fn cancel_tasks(
-    client::CancelTasks {
-        job,
-        tasks,
-        keep_running,
-    }: client::CancelTasks,
-) -> Result<Command, ConvertError> {
-    let tasks: IdArray = required(tasks, "tasks")?.try_into().within("tasks")?;
+fn cancel_tasks(message: client::CancelTasks) -> Result<Command, ConvertError> {
+    let tasks: IdArray = received("tasks", message.tasks)?;
     let count = usize::try_from(tasks.len()).unwrap_or(usize::MAX);
     at_most("tasks", count, CANCELED_MAX)?;
-    let job = JobId(job);
     Ok(Command::CancelTasks {
-        job,
+        job: JobId(message.job),
         tasks,
-        keep_running,
+        keep_running: message.keep_running,
     })
 }
 
-fn quarantine_request(message: client::QuarantineWorkers) -> Result<ClientRequest, ConvertError> {
+fn quarantine(message: client::QuarantineWorkers) -> Result<Command, ConvertError> {
     let span = duration(message.span_ns);
     if !QUARANTINE_SPANS.contains(&span) {
-        let found = format!("{span:?}");
-        return Err(ConvertError::invalid(
-            "span_ns",
-            "a second to a year",
-            found,
-        ));
+        let (expected, found) = ("a second to a year", format!("{span:?}"));
+        return Err(ConvertError::invalid("span_ns", expected, found));
     }
-    Ok(ClientRequest::Command(Command::QuarantineWorkers {
-        workers: selector(message.workers, "workers")?,
+    Ok(Command::QuarantineWorkers {
+        workers: received("workers", message.workers)?,
         span,
-        why: text("why", message.why)?,
-    }))
+        why: received("why", message.why)?,
+    })
 }
 
 /// Only programs that use HTTP set a key.
 fn open_job(client::OpenJob { name, max_fails }: client::OpenJob) -> Result<Command, ConvertError> {
     Ok(Command::OpenJob {
-        name: text("job_open.name", name)?,
+        name: received("job_open.name", name)?,
         max_fails,
         key: None,
     })
 }
 
-fn forget_command(message: client::Forget) -> Result<Command, ConvertError> {
-    let jobs = selector(message.jobs, "jobs")?;
-    let mut states = states(&message.states)?;
+fn forget_jobs(message: client::Forget) -> Result<Command, ConvertError> {
+    let jobs = received("jobs", message.jobs)?;
+    let mut states = states("states", message.states)?;
     if states.is_empty() {
         states = FORGETTABLE.to_vec();
     }
     match states.iter().find(|state| !FORGETTABLE.contains(state)) {
         Some(state) => {
-            let found = format!("{state:?}");
-            Err(ConvertError::invalid(
-                "states",
-                "states of ended jobs",
-                found,
-            ))
+            let (expected, found) = ("states of ended jobs", format!("{state:?}"));
+            Err(ConvertError::invalid("states", expected, found))
         }
         None => Ok(Command::ForgetJobs { jobs, states }),
     }
 }
 
-impl TryFrom<client::TaskPage> for TaskPageQuery {
-    type Error = ConvertError;
-
-    fn try_from(message: client::TaskPage) -> Result<Self, ConvertError> {
-        use client::task_page::Job;
-        Ok(Self {
-            job: match required(message.job, "job")? {
-                Job::Id(id) => JobRef::Id(JobId(id)),
-                Job::Last(_) => JobRef::Last,
-            },
-            tasks: message
-                .tasks
-                .map(TryInto::try_into)
-                .transpose()
-                .within("tasks")?,
-            states: states(&message.states)?,
-            cursor: message.cursor,
-            limit: message.limit,
-            with_definition: message.with_definition,
-            with_curves: message.with_curves,
-            without_paths: message.without_paths,
-        })
+wire! {
+    read TaskPageQuery = client::TaskPage {
+        job,
+        tasks,
+        states: states,
+        cursor,
+        limit,
+        with_definition,
+        with_curves,
+        without_paths,
     }
 }
 
-impl TryFrom<client::Watch> for WatchSpec {
-    type Error = ConvertError;
-
-    fn try_from(message: client::Watch) -> Result<Self, ConvertError> {
-        Ok(Self {
-            jobs: selector(message.jobs, "jobs")?,
-            until_idle: message.until_idle,
-            with_progress: message.with_progress,
-            with_outcomes: message.with_outcomes,
-            with_notifications: message.with_notifications,
-            interval: duration(message.interval_ns),
-        })
+wire! {
+    read WatchSpec = client::Watch {
+        jobs,
+        until_idle,
+        with_progress,
+        with_outcomes,
+        with_notifications,
+        interval = interval_ns,
     }
-}
-
-impl From<&WatchSpec> for client::Watch {
-    fn from(spec: &WatchSpec) -> Self {
-        Self {
-            jobs: Some((&spec.jobs).into()),
-            until_idle: spec.until_idle,
-            with_progress: spec.with_progress,
-            with_outcomes: spec.with_outcomes,
-            with_notifications: spec.with_notifications,
-            interval_ns: nanos(spec.interval),
-            with_values: false,
-            with_ranges: false,
-        }
-    }
-}
-
-impl From<&Command> for client::Request {
-    fn from(command: &Command) -> Self {
-        use client::request::Request;
-        let request = match command {
-            Command::Submit(spec) => Request::Submit(spec.as_ref().into()),
-            Command::SubmitAll(specs) => Request::SubmitAll(client::SubmitAll {
-                submits: specs.iter().map(Into::into).collect(),
-            }),
-            Command::OpenJob {
-                name, max_fails, ..
-            } => Request::JobOpen(client::OpenJob {
-                name: name.to_string(),
-                max_fails: *max_fails,
-            }),
-            Command::CloseJobs(jobs) => Request::JobClose(jobs.into()),
-            Command::CancelJobs { jobs, reason } => Request::JobCancel(client::Cancel {
-                jobs: Some(jobs.into()),
-                reason: reason.to_string(),
-            }),
-            Command::CancelTasks {
-                job,
-                tasks,
-                keep_running,
-            } => Request::TaskCancel(client::CancelTasks {
-                job: job.as_u32(),
-                tasks: Some(tasks.into()),
-                keep_running: *keep_running,
-            }),
-            Command::ForgetJobs { jobs, states } => Request::JobForget(client::Forget {
-                jobs: Some(jobs.into()),
-                states: state_numbers(states),
-            }),
-            Command::Resubmit {
-                jobs,
-                states,
-                requests,
-            } => {
-                let is_resized = !requests.is_empty();
-                Request::JobResubmit(client::Resubmit {
-                    jobs: (!is_resized).then(|| jobs.into()),
-                    states: state_numbers(states),
-                    resize: is_resized.then(|| resize_message(jobs, requests)),
-                    show: None,
-                    chosen: None,
-                })
-            }
-            Command::ResubmitTasks {
-                job,
-                positions: chosen,
-            } => Request::JobResubmit(client::Resubmit {
-                chosen: Some(client::ChosenTasks {
-                    job: job.as_u32(),
-                    positions: chosen.iter().map(positions).collect(),
-                }),
-                ..client::Resubmit::default()
-            }),
-            Command::StopWorkers(workers) => Request::WorkerStop(workers.into()),
-            Command::DrainWorkers(workers) => Request::WorkerDrain(workers.into()),
-            Command::QuarantineWorkers { workers, span, why } => {
-                Request::WorkerQuarantine(client::QuarantineWorkers {
-                    workers: Some(workers.into()),
-                    span_ns: nanos(*span),
-                    why: why.to_string(),
-                })
-            }
-            Command::ReleaseWorkers(workers) => Request::WorkerRelease(workers.into()),
-            Command::Watch(spec) => Request::Watch(spec.into()),
-        };
-        Self {
-            request: Some(request),
-        }
-    }
-}
-
-impl From<&Query> for client::Request {
-    fn from(query: &Query) -> Self {
-        use client::request::Request;
-        let request = match query {
-            Query::ServerInfo => Request::ServerInfo(client::Empty {}),
-            Query::JobList(jobs) => Request::JobList(jobs.into()),
-            Query::JobInfo(jobs) => Request::JobInfo(jobs.into()),
-            Query::TaskPage(page) => Request::TaskPage(page.into()),
-            Query::TaskIds { jobs, states } => Request::TaskIds(client::TaskIds {
-                jobs: Some(jobs.into()),
-                states: state_numbers(states),
-            }),
-            Query::Workers {
-                workers,
-                with_runtime,
-            } => Request::Workers(client::WorkerQuery {
-                workers: Some(workers.into()),
-                with_runtime: *with_runtime,
-            }),
-            Query::Explain {
-                job,
-                task,
-                until_able,
-            } => {
-                use client::explain::Job;
-                let job = match job {
-                    JobRef::Id(id) => Job::Id(id.as_u32()),
-                    JobRef::Last => Job::Last(client::Empty {}),
-                };
-                Request::Explain(client::Explain {
-                    job: Some(job),
-                    task: task.as_u32(),
-                    until_able: *until_able,
-                })
-            }
-        };
-        Self {
-            request: Some(request),
-        }
-    }
-}
-
-impl From<&TaskPageQuery> for client::TaskPage {
-    fn from(query: &TaskPageQuery) -> Self {
-        use client::task_page::Job;
-        Self {
-            job: Some(match query.job {
-                JobRef::Id(id) => Job::Id(id.as_u32()),
-                JobRef::Last => Job::Last(client::Empty {}),
-            }),
-            tasks: query.tasks.as_ref().map(Into::into),
-            states: state_numbers(&query.states),
-            cursor: query.cursor,
-            limit: query.limit,
-            with_definition: query.with_definition,
-            with_curves: query.with_curves,
-            without_paths: query.without_paths,
-        }
-    }
-}
-
-impl From<&ClientRequest> for client::Request {
-    fn from(request: &ClientRequest) -> Self {
-        use client::request::Request;
-        match request {
-            ClientRequest::Journal { action, after } => {
-                use client::journal::Action;
-                let action = match action {
-                    JournalAction::Replay => Action::Replay,
-                    JournalAction::Stream => Action::Stream,
-                    JournalAction::Flush => Action::Flush,
-                    JournalAction::Prune => Action::Prune,
-                };
-                let journal = client::Journal {
-                    action: action.into(),
-                    after: after.unsigned_abs(),
-                };
-                Self {
-                    request: Some(Request::Journal(journal)),
-                }
-            }
-            ClientRequest::Sql(query) => Self {
-                request: Some(Request::Query(query.clone())),
-            },
-            ClientRequest::ShowJob(job) => Self {
-                request: Some(Request::JobResubmit(client::Resubmit {
-                    show: Some(job.as_u32()),
-                    ..client::Resubmit::default()
-                })),
-            },
-            ClientRequest::ReadValues { job, tasks } => Self {
-                request: Some(Request::ReadValues(client::ReadValues {
-                    job: job.as_u32(),
-                    tasks: Some(tasks.into()),
-                })),
-            },
-            ClientRequest::ReadOutput(query) => Self {
-                request: Some(Request::ReadOutput(query.into())),
-            },
-            ClientRequest::Command(command) => command.into(),
-            ClientRequest::Query(query) => query.into(),
-            ClientRequest::Alloc(request) => Self {
-                request: Some(Request::Alloc(request.as_ref().into())),
-            },
-            ClientRequest::ServerStop { keep_workers } => Self {
-                request: Some(Request::ServerStop(client::ServerStop {
-                    keep_workers: *keep_workers,
-                })),
-            },
-            ClientRequest::HttpOpen => Self {
-                request: Some(Request::HttpOpen(client::Empty {})),
-            },
-            ClientRequest::Problems(change) => Self {
-                request: Some(Request::Problems(ask_problems(change.as_ref()))),
-            },
-            ClientRequest::Tokens(change) => Self {
-                request: Some(Request::Tokens(token::ask(change.as_ref()))),
-            },
-            ClientRequest::DebugDump(path) => Self {
-                request: Some(Request::DebugDump(client::DebugDump {
-                    path: path.to_vec().into(),
-                })),
-            },
-        }
-    }
-}
-
-fn state_numbers(states: &[TaskState]) -> Vec<i32> {
-    states
-        .iter()
-        .map(|state| client::TaskState::from(*state).into())
-        .collect()
 }
 
 same_enum! {

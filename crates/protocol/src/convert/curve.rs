@@ -7,7 +7,7 @@ use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven, NUMBER_MAX, POINTS_ACCEP
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::worker_state::InstanceKey;
 
-use super::wire::{FromWire, ToWire, field, raw, wire};
+use super::wire::{FromWire, ToWire, field, raw, received, wire};
 use super::{ConvertError, Within, at_most, required, same_len};
 use crate::worker::to_server::Message;
 use crate::{common, worker};

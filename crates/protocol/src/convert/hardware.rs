@@ -3,7 +3,7 @@
 use hq_core::hardware::{GpuUsage, HardwareUsage, NetworkCounters, Share};
 use hq_core::limits::shortened;
 
-use super::wire::{FromWire, ToWire, field, list, optional, or_default, wire};
+use super::wire::{FromWire, ToWire, field, list, optional, or_default, received, wire};
 use super::{ConvertError, Within, required, text};
 use crate::worker;
 
@@ -24,7 +24,7 @@ impl From<&HardwareUsage> for worker::ToServer {
 wire! {
     HardwareUsage = worker::Overview {
         unix_seconds,
-        cpus: list(CPUS_MAX, FromWire::from_wire) => some_cpus,
+        cpus: list(CPUS_MAX, received) => some_cpus,
         memory_free,
         memory_total,
         network: or_default,

@@ -7,7 +7,7 @@ use hq_core::range::{IdArray, IdRange};
 use hq_core::selector::Selector;
 use hq_core::template::Entries;
 
-use super::wire::{FromWire, ToWire, each, field};
+use super::wire::{FromWire, ToWire, each, field, received};
 use super::{ConvertError, Within, at_most, required};
 use crate::{client, common};
 
@@ -145,7 +145,7 @@ impl TryFrom<client::Selector> for Selector {
         match message.selector {
             Some(Wire::Last(_)) => Ok(Self::Last),
             Some(Wire::All(_)) => Ok(Self::All),
-            Some(Wire::Ids(ids)) => Ok(Self::Ids(FromWire::from_wire("ids", ids)?)),
+            Some(Wire::Ids(ids)) => Ok(Self::Ids(received("ids", ids)?)),
             None => Err(ConvertError::missing("selector")),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::template::ByteText;
 
-use super::wire::{FromWire, ToWire, field, wire};
+use super::wire::{FromWire, ToWire, field, received, wire};
 use super::{ConvertError, Within, duration, path, required, text};
 use crate::{client, common, worker};
 
@@ -153,7 +153,7 @@ impl From<&OutputRequest> for worker::ToWorker {
 }
 
 wire! {
-    OutputQuery = client::ReadOutput {
+    read OutputQuery = client::ReadOutput {
         struct task: TaskKey { job, task, },
         is_stderr,
         instance,

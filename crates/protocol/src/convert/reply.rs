@@ -7,7 +7,7 @@ use hq_core::refusal::Refusal;
 use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRefusal};
 
 use super::refusal_text;
-use super::wire::{FromWire, ToWire, same_enum};
+use super::wire::{FromWire, ToWire, received, same_enum};
 use super::{ConvertError, known};
 use crate::client;
 
@@ -156,7 +156,7 @@ impl TryFrom<client::WorkerStopResult> for (WorkerId, StopResult) {
     type Error = ConvertError;
 
     fn try_from(message: client::WorkerStopResult) -> Result<Self, ConvertError> {
-        let kind = FromWire::from_wire("kind", message.kind)?;
+        let kind = received("kind", message.kind)?;
         Ok((WorkerId(message.worker), kind))
     }
 }

@@ -8,7 +8,7 @@ use hq_core::resource::request::{
     Policy, RequestVariants, ResourceEntry, ResourceRequest, VARIANTS_MAX,
 };
 
-use super::wire::{FromWire, ToWire, each, field, list, same_enum, wire};
+use super::wire::{FromWire, ToWire, each, field, list, received, same_enum, wire};
 use super::{ConvertError, Within, at_most, known, name, required};
 use crate::common;
 

@@ -11,7 +11,7 @@ use hq_core::template::{
     NotifyTarget, Origin, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
-use super::wire::{FromWire, ToWire, each, field, list, optional, same_enum, wire};
+use super::wire::{FromWire, ToWire, each, field, list, optional, received, same_enum, wire};
 use super::{ConvertError, Within, absolute_path, at_most, known, path, required, same_len, text};
 use crate::client;
 
@@ -45,7 +45,7 @@ wire! {
         target,
         submit_dir: absolute_path,
         stream_dir: optional(path),
-        after: list(AFTER_MAX, FromWire::from_wire),
+        after: list(AFTER_MAX, received),
         notify: each(NOTIFY_MAX),
         origin,
         nonce,
@@ -82,8 +82,8 @@ impl FromWire<Option<client::submit::Body>> for SubmitBody {
     fn from_wire(field: &str, found: Option<client::submit::Body>) -> Result<Self, ConvertError> {
         use client::submit::Body;
         Ok(match required(found, field)? {
-            Body::Array(array) => Self::Array(FromWire::from_wire("array", array)?),
-            Body::Graph(graph) => Self::Graph(FromWire::from_wire("graph", graph)?),
+            Body::Array(array) => Self::Array(received("array", array)?),
+            Body::Graph(graph) => Self::Graph(received("graph", graph)?),
         })
     }
 }
@@ -215,7 +215,7 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
 
     fn try_from(message: client::ArraySubmit) -> Result<Self, ConvertError> {
         use client::array_submit::Ids;
-        let given = |field, ids| FromWire::from_wire(field, ids).map(ArrayIds::Given);
+        let given = |field, ids| received(field, ids).map(ArrayIds::Given);
         let (ids, has_params) = match required(message.ids, "ids")? {
             Ids::Given(ids) => (given("given", ids)?, false),
             Ids::Next(count) => (ArrayIds::Next(count), false),
@@ -226,11 +226,11 @@ impl TryFrom<client::ArraySubmit> for ArraySpec {
             ArrayIds::Given(ids) => ids.len(),
             ArrayIds::Next(count) => *count,
         };
-        let entries: Option<Entries> = FromWire::from_wire("entries", message.entries)?;
+        let entries: Option<Entries> = received("entries", message.entries)?;
         if let Some(entries) = &entries {
             same_len("entries", entries.len(), count as usize)?;
         }
-        let template: Arc<TaskTemplate> = FromWire::from_wire("template", message.template)?;
+        let template: Arc<TaskTemplate> = received("template", message.template)?;
         // An entry becomes the value of an environment variable, unless it is passed to an
         // interpreter.
         let has_nul = |entries: &Entries| {

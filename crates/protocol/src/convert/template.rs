@@ -11,7 +11,8 @@ use hq_core::sizing::{FirstMemory, LearnSpec};
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
 
 use super::wire::{
-    FromWire, ToWire, each, field, list, optional, or_default, raw, same_enum, unless_default, wire,
+    FromWire, ToWire, each, field, list, optional, or_default, raw, received, same_enum,
+    unless_default, wire,
 };
 use super::{ConvertError, Within, known, name, no_nul, path, required};
 use crate::common;
@@ -259,7 +260,7 @@ impl TryFrom<common::ParamValues> for Values {
     fn try_from(message: common::ParamValues) -> Result<Self, ConvertError> {
         use common::param_values::Values as Kind;
         match required(message.values, "values")? {
-            Kind::Texts(texts) => Ok(Self::Texts(FromWire::from_wire("texts", texts)?)),
+            Kind::Texts(texts) => Ok(Self::Texts(received("texts", texts)?)),
             Kind::Decimals(decimals) => Ok(Self::Decimals(decimals.try_into()?)),
         }
     }
@@ -288,7 +289,7 @@ impl<T: FromWire<u64>> FromWire<common::Growth> for Growth<T> {
             let expected = "1001 to 100000";
             return Err(ConvertError::invalid("permille", expected, permille));
         }
-        let max = FromWire::from_wire("max", max)?;
+        let max = received("max", max)?;
         Ok(Self { permille, max })
     }
 }

@@ -88,15 +88,3 @@ fn named(name: String) -> Result<Box<str>, ConvertError> {
     }
     Ok(name.into())
 }
-
-pub(super) fn ask(change: Option<&TokenChange>) -> client::AskTokens {
-    use client::ask_tokens::Change;
-    let change = change.map(|change| match change {
-        TokenChange::Create { name, role } => Change::Create(client::NewToken {
-            name: name.to_string(),
-            role: role.to_wire(),
-        }),
-        TokenChange::Revoke(name) => Change::Revoke(name.to_string()),
-    });
-    client::AskTokens { change }
-}

@@ -56,6 +56,11 @@ pub(super) trait ToWire<W> {
     fn to_wire(&self) -> W;
 }
 
+/// Converts the value of a field. The name may be a path.
+pub(super) fn received<T: FromWire<W>, W>(field: &str, found: W) -> Result<T, ConvertError> {
+    T::from_wire(field, found)
+}
+
 macro_rules! plain {
     ($($core:ty = $wire:ty: $read:expr, $write:expr;)*) => {$(
         impl FromWire<$wire> for $core {
@@ -197,7 +202,7 @@ pub(super) fn or_default<M, T: FromWire<M> + Default>(
     field: &str,
     found: Option<M>,
 ) -> Result<T, ConvertError> {
-    let found: Option<T> = FromWire::from_wire(field, found)?;
+    let found: Option<T> = received(field, found)?;
     Ok(found.unwrap_or_default())
 }
 
@@ -315,7 +320,7 @@ macro_rules! wire {
         field!(send $sent = $message);
     };
     (@read $from:ident [$theirs:ident]) => {
-        FromWire::from_wire(stringify!($theirs), $from.$theirs)?
+        received(stringify!($theirs), $from.$theirs)?
     };
     (@read $from:ident [$first:ident $($other:ident)*] $read:expr) => {
         $read(stringify!($first), ($from.$first $(, $from.$other)*))?

@@ -19,7 +19,7 @@ use hq_core::worker_state::{self, ExitReason, Holding, Input, WorkAssignment, Wo
 use super::output::{OUTPUT_DATA_MAX, OutputRequest};
 use super::relay::RelayRequest;
 use super::report::{instance_keys, task_list, task_rows};
-use super::wire::{FromWire, ToWire, each, field, list, optional, or_default, wire};
+use super::wire::{FromWire, ToWire, each, field, list, optional, or_default, received, wire};
 use super::{
     ConvertError, Within, absolute_path, at_most, duration, known, path, required, same_len, text,
 };
@@ -102,7 +102,7 @@ impl TryFrom<worker::ToServer> for FromWorker {
         use worker::to_server::Message;
         match required(message.message, "message")? {
             Message::Register(worker::Register { config, reattach }) => {
-                let config: WorkerConfig = FromWire::from_wire("register.config", config)?;
+                let config: WorkerConfig = received("register.config", config)?;
                 let shown = reattach.as_ref().map(|reattach| &reattach.secret[..]);
                 if config.return_digest.is_some()
                     && shown.is_some_and(|secret| digest(secret) != config.return_digest)
@@ -111,7 +111,7 @@ impl TryFrom<worker::ToServer> for FromWorker {
                     let expected = "that of the worker";
                     return Err(ConvertError::invalid(field, expected, "another"));
                 }
-                let reattach = FromWire::from_wire("register.reattach", reattach)?;
+                let reattach = received("register.reattach", reattach)?;
                 Ok(Self::Register(Box::new(config), reattach))
             }
             Message::Heartbeat(heartbeat) => heartbeat_message(heartbeat).map(Self::Message),
@@ -526,7 +526,7 @@ fn guarded_task(
             task.args = args;
         }
     }
-    FromWire::from_wire(field, task)
+    received(field, task)
 }
 
 fn guarded_message(task: &TaskTemplate) -> Guarded {

@@ -7,7 +7,7 @@ use hq_core::worker_config::{
     Allocation, BatchSystem, HEARTBEAT_MIN, MemoryLimits, OnServerLost, WorkerConfig,
 };
 
-use super::wire::{FromWire, ToWire, field, optional, same_enum, wire};
+use super::wire::{FromWire, ToWire, field, optional, received, same_enum, wire};
 use super::{ConvertError, Within, duration, fraction, known, name, required};
 use crate::common;
 

@@ -6,7 +6,8 @@ mod extremes;
 
 use bytes::BytesMut;
 use hq_core::limits::{check_submit, template_bytes};
-use hq_core::server_state::{AwaitedEnds, Command, WorkerCommand};
+use hq_core::server_state::{AwaitedEnds, WorkerCommand};
+use hq_core::template::SubmitSpec;
 use proptest::prelude::*;
 use prost::Message;
 
@@ -53,9 +54,10 @@ fn to_server(message: &worker::ToServer) -> usize {
     )
 }
 
-fn request(command: &Command) -> usize {
+fn submit(spec: &SubmitSpec) -> usize {
+    let request = Some(client::request::Request::Submit(spec.into()));
     pass::<client::Request, ClientRequest>(
-        &command.into(),
+        &client::Request { request },
         Limits::connecting(Plane::Client),
         Limits::accepting(Plane::Client),
     )
@@ -125,7 +127,7 @@ fn the_largest_template_is_submitted_and_delivered() {
     for spec in extremes::largest_submits() {
         check_submit(&spec).expect("it may be submitted");
         let shared = extremes::shared(&spec);
-        assert!(request(&Command::Submit(Box::new(spec))) <= REQUEST_MAX);
+        assert!(submit(&spec) <= REQUEST_MAX);
         let counted = template_bytes(&shared);
         let assign = WorkerCommand::Assign {
             templates: vec![shared.into()],

@@ -507,20 +507,30 @@ const MANY: usize = 5_000;
 const MANY_SMALL: usize = (1 << 16) + 1;
 
 /// Returns values for a field that are often not allowed, with their names.
-fn values(kind: &Kind) -> Vec<(&'static str, Value)> {
+fn values(kind: &Kind) -> Vec<(String, Value)> {
     let text = |text: &str| Value::Bytes(text.as_bytes().to_vec());
-    match kind {
+    let values = match kind {
         Kind::Number("bool") | Kind::Fixed => Vec::new(),
-        Kind::Number(name) => {
-            let most = if name.ends_with("32") {
-                u32::MAX.into()
-            } else {
-                u64::MAX
-            };
-            vec![("zero", Value::Number(0)), ("max", Value::Number(most))]
+        Kind::Number(name) if name.ends_with("32") => {
+            vec![
+                ("zero", Value::Number(0)),
+                ("max", Value::Number(u32::MAX.into())),
+            ]
         }
-        Kind::Enum(_) => vec![("unknown", Value::Number(99))],
-        Kind::Float => vec![("NaN", Value::Float(f32::NAN)), ("two", Value::Float(2.0))],
+        Kind::Number(_) => vec![("zero", Value::Number(0)), ("max", Value::Number(u64::MAX))],
+        Kind::Enum(values) => {
+            let known = values
+                .iter()
+                .map(|value| (format!("value {value}"), Value::Number(*value)));
+            return known
+                .chain([("unknown".to_owned(), Value::Number(99))])
+                .collect();
+        }
+        Kind::Float => vec![
+            ("NaN", Value::Float(f32::NAN)),
+            ("two", Value::Float(2.0)),
+            ("negative", Value::Float(-0.1)),
+        ],
         Kind::Text | Kind::Bytes => vec![
             ("empty", text("")),
             ("NUL", text("a\0")),
@@ -529,7 +539,9 @@ fn values(kind: &Kind) -> Vec<(&'static str, Value)> {
             ("long", Value::Bytes(vec![b'x'; NAME_LEN_MAX + 1])),
         ],
         Kind::Message(_) => vec![("empty", Value::Message(Tree::new()))],
-    }
+    };
+    let named = |(name, value): (&str, Value)| (name.to_owned(), value);
+    values.into_iter().map(named).collect()
 }
 
 /// A message with a changed field.
@@ -537,7 +549,7 @@ struct Changed {
     path: String,
     /// The `oneof` that the field is a member of.
     one_of: Option<String>,
-    change: &'static str,
+    change: String,
     tree: Tree,
 }
 
@@ -550,11 +562,11 @@ fn changes(schema: &Schema, message: &str, tree: &Tree) -> Vec<Changed> {
         let Some(at) = tree.iter().position(|entry| is_it(&entry)) else {
             continue;
         };
-        let mut add = |path: &str, change, tree| {
+        let mut add = |path: &str, change: &str, tree| {
             found.push(Changed {
                 path: path.to_owned(),
                 one_of: field.one_of.clone(),
-                change,
+                change: change.to_owned(),
                 tree,
             });
         };
@@ -571,7 +583,7 @@ fn changes(schema: &Schema, message: &str, tree: &Tree) -> Vec<Changed> {
             tree
         };
         for (change, value) in values(&field.kind) {
-            add(&path, change, replaced(value));
+            add(&path, &change, replaced(value));
         }
         if field.is_repeated {
             let small = !matches!(field.kind, Kind::Message(_));

@@ -11,14 +11,11 @@ use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, SubmitHeader, TemplateId};
 use hq_core::outcome::{Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
-use hq_core::resize::NewRequest;
 use hq_core::resource::amount::Amount;
 use hq_core::resource::request::RequestVariants;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
-use hq_core::selector::Selector;
-use hq_core::server_state::{Assignment, Command, WatchSpec};
+use hq_core::server_state::Assignment;
 use hq_core::sizing::{FirstMemory, LearnSpec};
-use hq_core::task::TaskState;
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent,
     NotifySpec, NotifyTarget, Origin, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
@@ -34,8 +31,6 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use resource::{descriptor, request};
-
-use crate::convert::{JobRef, Query, TaskPageQuery};
 
 fn bytes() -> impl Strategy<Value = ByteText> {
     vec(1..=255_u8, 0..12).prop_map(Into::into)
@@ -397,147 +392,6 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
                 }
             },
         )
-}
-
-fn selector() -> impl Strategy<Value = Selector> {
-    prop_oneof![
-        Just(Selector::Last),
-        Just(Selector::All),
-        id_array().prop_map(Selector::Ids)
-    ]
-}
-
-fn states(all: &'static [TaskState]) -> impl Strategy<Value = Vec<TaskState>> {
-    vec(select(all), 1..4)
-}
-
-const ENDED: &[TaskState] = &[
-    TaskState::Finished,
-    TaskState::Failed,
-    TaskState::Canceled,
-    TaskState::Aborted,
-];
-const ANY: &[TaskState] = &[TaskState::Waiting, TaskState::Running, TaskState::Finished];
-
-fn few_ids() -> impl Strategy<Value = IdArray> {
-    (0..u32::MAX - 1_000, 1..=1_000_u32)
-        .prop_map(|(first, count)| IdArray::consecutive(first, count).expect("fits"))
-}
-
-fn new_request() -> impl Strategy<Value = NewRequest> {
-    let growth = option::of((
-        1_001..=PERMILLE_MAX,
-        option::of(any::<u64>().prop_map(Amount)),
-    ));
-    let args = vec(bytes(), 0..3);
-    (args, request(), 1..1_u64 << 40, growth, nanos()).prop_map(
-        |(args, request, units, growth, min_time)| NewRequest {
-            args,
-            others: request.entries,
-            memory: Amount(units),
-            growth: growth.map(|(permille, max)| Growth { permille, max }),
-            min_time,
-        },
-    )
-}
-
-pub(super) fn command() -> impl Strategy<Value = Command> {
-    let watch = (selector(), any::<[bool; 4]>(), nanos()).prop_map(|(jobs, flags, interval)| {
-        let [until_idle, with_progress, with_outcomes, with_notifications] = flags;
-        WatchSpec {
-            jobs,
-            until_idle,
-            with_progress,
-            with_outcomes,
-            with_notifications,
-            interval,
-        }
-    });
-    prop_oneof![
-        submit().prop_map(|spec| Command::Submit(Box::new(spec))),
-        vec(submit(), 0..3).prop_map(Command::SubmitAll),
-        (text(), option::of(any::<u32>())).prop_map(|(name, max_fails)| Command::OpenJob {
-            name,
-            max_fails,
-            key: None
-        }),
-        selector().prop_map(Command::CloseJobs),
-        (selector(), text()).prop_map(|(jobs, reason)| Command::CancelJobs { jobs, reason }),
-        (any::<u32>(), few_ids(), any::<bool>()).prop_map(|(job, tasks, keep_running)| {
-            Command::CancelTasks {
-                job: JobId(job),
-                tasks,
-                keep_running,
-            }
-        }),
-        (selector(), states(ENDED)).prop_map(|(jobs, states)| Command::ForgetJobs { jobs, states }),
-        (selector(), states(ENDED), vec(new_request(), 0..3)).prop_map(
-            |(jobs, states, requests)| Command::Resubmit {
-                jobs,
-                states,
-                requests,
-            }
-        ),
-        selector().prop_map(Command::StopWorkers),
-        selector().prop_map(Command::DrainWorkers),
-        (selector(), 1_u64 << 30..1 << 50, text()).prop_map(|(workers, span, why)| {
-            Command::QuarantineWorkers {
-                workers,
-                span: Duration::from_nanos(span),
-                why,
-            }
-        }),
-        selector().prop_map(Command::ReleaseWorkers),
-        watch.prop_map(Command::Watch),
-    ]
-}
-
-fn job_ref() -> impl Strategy<Value = JobRef> {
-    prop_oneof![
-        Just(JobRef::Last),
-        any::<u32>().prop_map(|id| JobRef::Id(JobId(id)))
-    ]
-}
-
-pub(super) fn query() -> impl Strategy<Value = Query> {
-    let page = (
-        job_ref(),
-        option::of(id_array()),
-        states(ANY),
-        any::<u64>(),
-        any::<u32>(),
-        any::<[bool; 3]>(),
-    )
-        .prop_map(|(job, tasks, states, cursor, limit, with)| {
-            Query::TaskPage(TaskPageQuery {
-                job,
-                tasks,
-                states,
-                cursor,
-                limit,
-                with_definition: with[0],
-                with_curves: with[1],
-                without_paths: with[2],
-            })
-        });
-    prop_oneof![
-        Just(Query::ServerInfo),
-        selector().prop_map(Query::JobList),
-        selector().prop_map(Query::JobInfo),
-        page,
-        (selector(), states(ANY)).prop_map(|(jobs, states)| Query::TaskIds { jobs, states }),
-        (selector(), any::<bool>()).prop_map(|(workers, with_runtime)| Query::Workers {
-            workers,
-            with_runtime
-        }),
-        (job_ref(), any::<u32>(), any::<bool>()).prop_map(|(job, task, until_able)| {
-            Query::Explain {
-                job,
-                task: TaskId(task),
-                until_able,
-            }
-        }),
-    ]
 }
 
 fn outcome() -> impl Strategy<Value = Outcome> {
