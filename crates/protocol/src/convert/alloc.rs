@@ -163,12 +163,10 @@ fn positive<N: Default + PartialEq + fmt::Display>(
     Ok(found)
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn unless_zero(_: &str, found: Option<u32>) -> Result<Option<u32>, ConvertError> {
     Ok(found.filter(|count| *count > 0))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn amount(_: &str, found: client::AllocAmount) -> Result<(Box<str>, u64), ConvertError> {
     Ok((found.resource.into(), found.units))
 }

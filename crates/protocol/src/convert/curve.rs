@@ -96,7 +96,6 @@ fn same_lengths(mut curve: Curve) -> Result<Curve, ConvertError> {
 }
 
 /// Limits a number to what fits into the columns of the store. No machine has larger values.
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn number(_: &str, found: u64) -> Result<u64, ConvertError> {
     Ok(found.min(NUMBER_MAX))
 }

@@ -7,7 +7,7 @@ use hq_core::range::{IdArray, IdRange};
 use hq_core::selector::Selector;
 use hq_core::template::Entries;
 
-use super::wire::{FromWire, ToWire, each, field, received};
+use super::wire::{FromWire, ToWire, each, field, one_of, received};
 use super::{ConvertError, Within, at_most, required};
 use crate::{client, common};
 
@@ -137,32 +137,4 @@ impl From<&Entries> for common::Entries {
 
 field!(Entries = common::Entries);
 
-impl TryFrom<client::Selector> for Selector {
-    type Error = ConvertError;
-
-    fn try_from(message: client::Selector) -> Result<Self, ConvertError> {
-        use client::selector::Selector as Wire;
-        match message.selector {
-            Some(Wire::Last(_)) => Ok(Self::Last),
-            Some(Wire::All(_)) => Ok(Self::All),
-            Some(Wire::Ids(ids)) => Ok(Self::Ids(received("ids", ids)?)),
-            None => Err(ConvertError::missing("selector")),
-        }
-    }
-}
-
-impl From<&Selector> for client::Selector {
-    fn from(selector: &Selector) -> Self {
-        use client::selector::Selector as Wire;
-        let selector = match selector {
-            Selector::Last => Wire::Last(client::Empty {}),
-            Selector::All => Wire::All(client::Empty {}),
-            Selector::Ids(ids) => Wire::Ids(ids.into()),
-        };
-        Self {
-            selector: Some(selector),
-        }
-    }
-}
-
-field!(Selector = client::Selector);
+one_of! { Selector = client::Selector, selector: client::selector::Selector { [Last All] Ids = ids, } }

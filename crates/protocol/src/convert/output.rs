@@ -5,7 +5,7 @@ use std::time::Duration;
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::template::ByteText;
 
-use super::wire::{FromWire, ToWire, field, received, wire};
+use super::wire::{FromWire, ToWire, field, one_of, received, wire};
 use super::{ConvertError, Within, duration, path, required, text};
 use crate::{client, common, worker};
 
@@ -118,31 +118,9 @@ impl From<&OutputSource> for common::OutputSource {
     }
 }
 
-impl TryFrom<common::ReadFrom> for ReadFrom {
-    type Error = ConvertError;
-
-    fn try_from(message: common::ReadFrom) -> Result<Self, ConvertError> {
-        use common::read_from::From;
-        Ok(match required(message.from, "from")? {
-            From::Offset(offset) => Self::Offset(offset),
-            From::LastLines(lines) => Self::LastLines(lines),
-        })
-    }
+one_of! {
+    ReadFrom = common::ReadFrom, from: common::read_from::From { Offset = offset, LastLines = last_lines, }
 }
-
-impl From<&ReadFrom> for common::ReadFrom {
-    fn from(from: &ReadFrom) -> Self {
-        use common::read_from::From;
-        Self {
-            from: Some(match *from {
-                ReadFrom::Offset(offset) => From::Offset(offset),
-                ReadFrom::LastLines(lines) => From::LastLines(lines),
-            }),
-        }
-    }
-}
-
-field!(ReadFrom = common::ReadFrom);
 
 wire! { OutputRequest = worker::ReadOutput { id, source, from, wait = wait_ns: wait, } }
 
@@ -162,7 +140,6 @@ wire! {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn wait(_: &str, found: u64) -> Result<Duration, ConvertError> {
     Ok(duration(found).min(WAIT_MAX))
 }

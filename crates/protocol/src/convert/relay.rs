@@ -48,7 +48,6 @@ fn address(field: &str, found: String) -> Result<Box<str>, ConvertError> {
     Ok(found.into())
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn channels(_: &str, found: u32) -> Result<usize, ConvertError> {
     Ok(usize::try_from(found).unwrap_or(usize::MAX))
 }

@@ -7,7 +7,7 @@ use hq_core::refusal::Refusal;
 use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRefusal};
 
 use super::refusal_text;
-use super::wire::{FromWire, ToWire, received, same_enum};
+use super::wire::{FromWire, ToWire, same_enum};
 use super::{ConvertError, known};
 use crate::client;
 
@@ -21,20 +21,6 @@ impl From<Option<LostReason>> for client::worker_info::State {
             Some(LostReason::HeartbeatLost) => Self::HeartbeatLost,
             Some(LostReason::IdleTimeout) => Self::IdleTimeout,
             Some(LostReason::TimeLimitReached) => Self::TimeLimitReached,
-        }
-    }
-}
-
-impl From<client::worker_info::State> for Option<LostReason> {
-    fn from(state: client::worker_info::State) -> Self {
-        use client::worker_info::State;
-        match state {
-            State::Running => None,
-            State::Stopped => Some(LostReason::Stopped),
-            State::ConnectionLost => Some(LostReason::ConnectionLost),
-            State::HeartbeatLost => Some(LostReason::HeartbeatLost),
-            State::IdleTimeout => Some(LostReason::IdleTimeout),
-            State::TimeLimitReached => Some(LostReason::TimeLimitReached),
         }
     }
 }
@@ -58,9 +44,7 @@ impl From<&JobResult> for client::JobResult {
         let row = |job: JobId, kind: Kind| Self {
             job: job.as_u32(),
             kind: kind.into(),
-            canceled: 0,
-            already_finished: 0,
-            killed: 0,
+            ..Self::default()
         };
         match *result {
             JobResult::Ok {
@@ -76,31 +60,6 @@ impl From<&JobResult> for client::JobResult {
             },
             JobResult::Already(job) => row(job, Kind::Already),
         }
-    }
-}
-
-impl TryFrom<client::JobResult> for JobResult {
-    type Error = ConvertError;
-
-    fn try_from(message: client::JobResult) -> Result<Self, ConvertError> {
-        use client::job_result::Kind;
-        let client::JobResult {
-            job,
-            kind,
-            canceled,
-            already_finished,
-            killed,
-        } = message;
-        let job = JobId(job);
-        Ok(match known("kind", kind)? {
-            Kind::Ok => Self::Ok {
-                job,
-                canceled,
-                already_finished,
-                killed,
-            },
-            Kind::Already => Self::Already(job),
-        })
     }
 }
 
@@ -132,7 +91,7 @@ impl From<&Resubmitted> for client::ResubmittedJob {
             job: job.as_u32(),
             result: Some(result),
             task_count,
-            submits: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -149,15 +108,6 @@ impl From<&(WorkerId, StopResult)> for client::WorkerStopResult {
             worker: worker.as_u32(),
             kind: result.to_wire(),
         }
-    }
-}
-
-impl TryFrom<client::WorkerStopResult> for (WorkerId, StopResult) {
-    type Error = ConvertError;
-
-    fn try_from(message: client::WorkerStopResult) -> Result<Self, ConvertError> {
-        let kind = received("kind", message.kind)?;
-        Ok((WorkerId(message.worker), kind))
     }
 }
 

@@ -11,7 +11,9 @@ use hq_core::template::{
     NotifyTarget, Origin, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
-use super::wire::{FromWire, ToWire, each, field, list, optional, received, same_enum, wire};
+use super::wire::{
+    FromWire, ToWire, each, field, list, one_of, optional, received, same_enum, wire,
+};
 use super::{ConvertError, Within, absolute_path, at_most, known, path, required, same_len, text};
 use crate::client;
 
@@ -78,30 +80,7 @@ fn check_submit(spec: SubmitSpec) -> Result<SubmitSpec, ConvertError> {
     Ok(spec)
 }
 
-impl FromWire<Option<client::submit::Body>> for SubmitBody {
-    fn from_wire(field: &str, found: Option<client::submit::Body>) -> Result<Self, ConvertError> {
-        use client::submit::Body;
-        Ok(match required(found, field)? {
-            Body::Array(array) => Self::Array(received("array", array)?),
-            Body::Graph(graph) => Self::Graph(received("graph", graph)?),
-        })
-    }
-}
-
-impl From<&SubmitBody> for client::submit::Body {
-    fn from(body: &SubmitBody) -> Self {
-        match body {
-            SubmitBody::Array(array) => Self::Array(array.into()),
-            SubmitBody::Graph(graph) => Self::Graph(graph.into()),
-        }
-    }
-}
-
-impl ToWire<Option<client::submit::Body>> for SubmitBody {
-    fn to_wire(&self) -> Option<client::submit::Body> {
-        Some(self.into())
-    }
-}
+one_of! { SubmitBody = client::submit::Body { Array = array, Graph = graph, } }
 
 wire! {
     Origin = client::Origin {
@@ -119,50 +98,30 @@ fn origin_key(field: &str, found: String) -> Result<Box<str>, ConvertError> {
 
 wire! { NotifySpec = client::NotifyTarget { target, event, } }
 
-impl FromWire<Option<client::notify_target::Target>> for NotifyTarget {
-    fn from_wire(
-        field: &str,
-        found: Option<client::notify_target::Target>,
-    ) -> Result<Self, ConvertError> {
-        use client::notify_target::Target;
-        Ok(match required(found, field)? {
-            Target::Command(line) => Self::Command(notify_text("command", line)?),
-            Target::Webhook(url) => {
-                if !url.starts_with("http://") && !url.starts_with("https://") {
-                    let expected = "an address that begins with http:// or https://";
-                    return Err(ConvertError::invalid("webhook", expected, url));
-                }
-                Self::Webhook(notify_text("webhook", url)?)
-            }
-        })
-    }
-}
-
-impl ToWire<Option<client::notify_target::Target>> for NotifyTarget {
-    fn to_wire(&self) -> Option<client::notify_target::Target> {
-        use client::notify_target::Target;
-        Some(match self {
-            Self::Command(line) => Target::Command(line.to_string()),
-            Self::Webhook(url) => Target::Webhook(url.to_string()),
-        })
-    }
+one_of! {
+    NotifyTarget = client::notify_target::Target { Command = command: one_line, Webhook = webhook: url, }
 }
 
 same_enum! { NotifyEvent = client::notify_target::Event { End Failure } }
 
 /// Checks a shell command or an address: not empty, of bounded length, and without NUL or line
 /// feeds.
-fn notify_text(field: &'static str, value: String) -> Result<Box<str>, ConvertError> {
-    let value = text(field, value)?;
-    at_most(field, value.len(), NOTIFY_LEN_MAX)?;
-    if value.trim().is_empty() || value.contains(['\0', '\n', '\r']) {
-        return Err(ConvertError::invalid(
-            field,
-            "one line that is not empty",
-            value,
-        ));
+fn one_line(field: &str, found: String) -> Result<Box<str>, ConvertError> {
+    let found = text(field, found)?;
+    at_most(field, found.len(), NOTIFY_LEN_MAX)?;
+    if found.trim().is_empty() || found.contains(['\0', '\n', '\r']) {
+        let expected = "one line that is not empty";
+        return Err(ConvertError::invalid(field, expected, found));
     }
-    Ok(value)
+    Ok(found)
+}
+
+fn url(field: &str, found: String) -> Result<Box<str>, ConvertError> {
+    if !found.starts_with("http://") && !found.starts_with("https://") {
+        let expected = "an address that begins with http:// or https://";
+        return Err(ConvertError::invalid(field, expected, found));
+    }
+    one_line(field, found)
 }
 
 wire! { After = client::After { job, is_each = each, is_any = any, } }

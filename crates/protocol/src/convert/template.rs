@@ -11,7 +11,7 @@ use hq_core::sizing::{FirstMemory, LearnSpec};
 use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
 
 use super::wire::{
-    FromWire, ToWire, each, field, list, optional, or_default, raw, received, same_enum,
+    FromWire, ToWire, each, field, list, one_of, optional, or_default, raw, received, same_enum,
     unless_default, wire,
 };
 use super::{ConvertError, Within, known, name, no_nul, path, required};
@@ -115,7 +115,6 @@ fn command(field: &str, found: Vec<Bytes>) -> Result<Vec<ByteText>, ConvertError
     Ok(args)
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn inverted(_: &str, found: bool) -> Result<bool, ConvertError> {
     Ok(!found)
 }
@@ -254,32 +253,11 @@ impl From<&CrashLimit> for common::CrashLimit {
 
 field!(CrashLimit = common::CrashLimit);
 
-impl TryFrom<common::ParamValues> for Values {
-    type Error = ConvertError;
-
-    fn try_from(message: common::ParamValues) -> Result<Self, ConvertError> {
-        use common::param_values::Values as Kind;
-        match required(message.values, "values")? {
-            Kind::Texts(texts) => Ok(Self::Texts(received("texts", texts)?)),
-            Kind::Decimals(decimals) => Ok(Self::Decimals(decimals.try_into()?)),
-        }
+one_of! {
+    Values = common::ParamValues, values: common::param_values::Values {
+        Texts = texts, Decimals = decimals: |_: &str, found: common::Decimals| found.try_into(),
     }
 }
-
-impl From<&Values> for common::ParamValues {
-    fn from(values: &Values) -> Self {
-        use common::param_values::Values as Kind;
-        let values = match values {
-            Values::Texts(texts) => Kind::Texts(texts.into()),
-            Values::Decimals(decimals) => Kind::Decimals(decimals.into()),
-        };
-        Self {
-            values: Some(values),
-        }
-    }
-}
-
-field!(Values = common::ParamValues);
 
 impl<T: FromWire<u64>> FromWire<common::Growth> for Growth<T> {
     fn from_wire(_: &str, found: common::Growth) -> Result<Self, ConvertError> {

@@ -318,7 +318,6 @@ fn decode_everything(bytes: &[u8]) {
     decode::<client::Submit, SubmitSpec>(bytes);
     decode::<client::GraphSubmit, hq_core::template::GraphSpec>(bytes);
     decode::<client::Selector, hq_core::selector::Selector>(bytes);
-    decode::<client::JobResult, hq_core::server_state::JobResult>(bytes);
     decode::<worker::ToServer, FromWorker>(bytes);
     decode::<worker::Report, hq_core::server_state::Report>(bytes);
     decode::<worker::ToWorker, FromServer>(bytes);

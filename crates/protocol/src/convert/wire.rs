@@ -31,7 +31,10 @@
 //! To add a field, add it to `proto/`, to the core type and to the table; the compiler names a table
 //! that lacks it. Then a test asks for a line with its bytes, and another one shows its errors.
 //!
-//! [`same_enum!`] converts an enum that has the same members on both sides.
+//! [`same_enum!`] converts an enum that has the same members on both sides. [`one_of!`] converts an
+//! enum whose members have a value, from and to a `oneof`: each row has the member, its name in the
+//! message, and perhaps a rule. Members with an empty message stand first, in brackets. If the
+//! `oneof` is the only field of a message, that message and the field stand before it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -212,7 +215,6 @@ pub(super) fn unless_default<M, T: ToWire<M> + Default + PartialEq>(value: &T) -
 }
 
 /// Rule: any bytes. Copies them, so that the message can be freed.
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 pub(super) fn raw<T: for<'a> From<&'a [u8]>>(_: &str, found: Bytes) -> Result<T, ConvertError> {
     Ok(T::from(&found[..]))
 }
@@ -374,4 +376,59 @@ macro_rules! same_enum {
     };
 }
 
-pub(super) use {field, same_enum, wire};
+/// See the [module](self).
+macro_rules! one_of {
+    ($core:ident = $message:path, $field:ident: $($rest:tt)*) => {
+        one_of!($core = $($rest)*);
+
+        impl TryFrom<$message> for $core {
+            type Error = ConvertError;
+
+            fn try_from(message: $message) -> Result<Self, ConvertError> {
+                received(stringify!($field), message.$field)
+            }
+        }
+
+        impl From<&$core> for $message {
+            fn from(value: &$core) -> Self {
+                Self { $field: value.to_wire() }
+            }
+        }
+
+        field!($core = $message);
+    };
+    ($core:ident = $wire:ty {
+        $([$($empty:ident)+])? $($member:ident = $name:ident $(: $read:expr)?,)+
+    }) => {
+        impl FromWire<Option<$wire>> for $core {
+            fn from_wire(field: &str, found: Option<$wire>) -> Result<Self, ConvertError> {
+                type Wire = $wire;
+                Ok(match required(found, field)? {
+                    $($(Wire::$empty(_) => Self::$empty,)+)?
+                    $(Wire::$member(found) => {
+                        Self::$member(one_of!(@read $name found $(, $read)?))
+                    })+
+                })
+            }
+        }
+
+        impl From<&$core> for $wire {
+            fn from(value: &$core) -> Self {
+                match value {
+                    $($($core::$empty => Self::$empty(crate::client::Empty {}),)+)?
+                    $($core::$member(value) => Self::$member(value.to_wire()),)+
+                }
+            }
+        }
+
+        impl ToWire<Option<$wire>> for $core {
+            fn to_wire(&self) -> Option<$wire> {
+                Some(self.into())
+            }
+        }
+    };
+    (@read $name:ident $found:ident) => { received(stringify!($name), $found)? };
+    (@read $name:ident $found:ident, $read:expr) => { $read(stringify!($name), $found)? };
+}
+
+pub(super) use {field, one_of, same_enum, wire};

@@ -100,71 +100,63 @@ impl TryFrom<worker::ToServer> for FromWorker {
 
     fn try_from(message: worker::ToServer) -> Result<Self, ConvertError> {
         use worker::to_server::Message;
-        match required(message.message, "message")? {
-            Message::Register(worker::Register { config, reattach }) => {
-                let config: WorkerConfig = received("register.config", config)?;
-                let shown = reattach.as_ref().map(|reattach| &reattach.secret[..]);
-                if config.return_digest.is_some()
-                    && shown.is_some_and(|secret| digest(secret) != config.return_digest)
-                {
-                    let field = "register.reattach.secret";
-                    let expected = "that of the worker";
-                    return Err(ConvertError::invalid(field, expected, "another"));
-                }
-                let reattach = received("register.reattach", reattach)?;
-                Ok(Self::Register(Box::new(config), reattach))
-            }
-            Message::Heartbeat(heartbeat) => heartbeat_message(heartbeat).map(Self::Message),
-            Message::Report(report) => Ok(Self::Message(WorkerMessage::Report(
-                report.try_into().within("report")?,
-            ))),
-            Message::Notify(notify) => Ok(Self::Message(notification(&notify)?)),
-            Message::Overview(overview) => {
-                let usage = overview.try_into().within("overview")?;
-                Ok(Self::Message(WorkerMessage::Overview(Box::new(usage))))
-            }
+        Ok(Self::Message(match required(message.message, "message")? {
+            Message::Register(register) => return registration(register).within("register"),
+            Message::OpenRelay(request) => return received("open_relay", request).map(Self::Relay),
             Message::Output(output) => {
                 at_most("output.data", output.data.len(), OUTPUT_DATA_MAX)?;
-                Ok(Self::Output(output))
-            }
-            Message::OpenRelay(request) => {
-                Ok(Self::Relay(request.try_into().within("open_relay")?))
+                return Ok(Self::Output(output));
             }
             Message::Values(worker::Values { values }) => {
                 for value in &values {
                     at_most("values.data", value.data.len(), VALUE_MAX)?;
                 }
-                Ok(Self::Values(values))
+                return Ok(Self::Values(values));
             }
+            Message::Heartbeat(heartbeat) => heartbeat_message(heartbeat).within("heartbeat")?,
+            Message::Report(report) => WorkerMessage::Report(received("report", report)?),
+            Message::Notify(notify) => notification(&notify)?,
+            Message::Overview(overview) => WorkerMessage::Overview(received("overview", overview)?),
             Message::Goodbye(worker::Goodbye { reason }) => {
                 let reason: worker::goodbye::Reason = known("goodbye.reason", reason)?;
-                Ok(Self::Message(WorkerMessage::Goodbye(reason.into())))
+                WorkerMessage::Goodbye(reason.into())
             }
-        }
+        }))
     }
 }
 
+fn registration(register: worker::Register) -> Result<FromWorker, ConvertError> {
+    let config: Box<WorkerConfig> = received("config", register.config)?;
+    let reattach = register.reattach;
+    let shown = reattach.as_ref().map(|reattach| &reattach.secret[..]);
+    if config.return_digest.is_some()
+        && shown.is_some_and(|secret| digest(secret) != config.return_digest)
+    {
+        let expected = "that of the worker";
+        return Err(ConvertError::invalid(
+            "reattach.secret",
+            expected,
+            "another",
+        ));
+    }
+    Ok(FromWorker::Register(
+        config,
+        received("reattach", reattach)?,
+    ))
+}
+
 /// Converts a heartbeat whose curves were removed before.
-fn heartbeat_message(heartbeat: worker::Heartbeat) -> Result<WorkerMessage, ConvertError> {
-    let worker::Heartbeat {
-        unkillable,
-        held_jobs,
-        node_faults,
-        sent_unix_ns,
-        curves: _,
-    } = heartbeat;
-    let unkillable = each(UNKILLABLE_MAX)("heartbeat.unkillable", unkillable)?;
-    at_most("heartbeat.held_jobs", held_jobs.len(), HELD_JOBS_MAX)?;
-    at_most("heartbeat.node_faults", node_faults.len(), NODE_FAULTS_MAX)?;
+fn heartbeat_message(message: worker::Heartbeat) -> Result<WorkerMessage, ConvertError> {
+    at_most("node_faults", message.node_faults.len(), NODE_FAULTS_MAX)?;
     let mut faults = Vec::new();
-    for fault in node_faults {
-        faults.extend(node_fault(fault).within("heartbeat.node_faults")?);
+    for fault in message.node_faults {
+        faults.extend(node_fault(fault).within("node_faults")?);
     }
     Ok(WorkerMessage::Heartbeat {
-        unkillable,
-        held: held_jobs.into_iter().map(JobId).collect(),
+        unkillable: each(UNKILLABLE_MAX)("unkillable", message.unkillable)?,
+        held: list(HELD_JOBS_MAX, received)("held_jobs", message.held_jobs)?,
         faults,
-        sent: sent_unix_ns.map(Timestamp),
+        sent: message.sent_unix_ns.map(Timestamp),
     })
 }
 
@@ -172,11 +164,8 @@ fn notification(notify: &worker::Notify) -> Result<WorkerMessage, ConvertError> 
     let message = &notify.message;
     if message.len() > NOTIFICATION_MAX {
         let found = format_args!("{} bytes", message.len());
-        return Err(ConvertError::invalid(
-            "notify.message",
-            "at most 1024 bytes",
-            found,
-        ));
+        let expected = "at most 1024 bytes";
+        return Err(ConvertError::invalid("notify.message", expected, found));
     }
     let task = TaskKey::new(JobId(notify.job), TaskId(notify.task));
     Ok(WorkerMessage::Notify(task, message[..].into()))
@@ -326,7 +315,6 @@ wire! {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn held_variant(_: &str, held: worker::HeldVariant) -> Result<(TaskKey, u32), ConvertError> {
     let task = TaskKey::new(JobId(held.job), TaskId(held.task));
     Ok((task, held.variant))
@@ -386,44 +374,39 @@ impl TryFrom<worker::ToWorker> for FromServer {
 
     fn try_from(message: worker::ToWorker) -> Result<Self, ConvertError> {
         use worker::to_worker::Message;
-        match required(message.message, "message")? {
-            Message::Registered(registered) => Ok(Self::Registered {
-                worker: WorkerId(registered.worker_id),
-                server_uid: text("registered.server_uid", registered.server_uid)?,
-                idle_timeout_default: registered.default_idle_timeout_ns.map(duration),
-                reattached: registered.reattached,
-                server_wait: duration(registered.server_wait_ns),
-            }),
+        Ok(Self::Input(match required(message.message, "message")? {
+            Message::Registered(registered) => {
+                return Ok(Self::Registered {
+                    worker: WorkerId(registered.worker_id),
+                    server_uid: received("registered.server_uid", registered.server_uid)?,
+                    idle_timeout_default: registered.default_idle_timeout_ns.map(duration),
+                    reattached: registered.reattached,
+                    server_wait: duration(registered.server_wait_ns),
+                });
+            }
             Message::Refused(worker::Refused { reason }) => {
-                Ok(Self::Refused(text("refused.reason", reason)?))
+                return received("refused.reason", reason).map(Self::Refused);
             }
             Message::RelayOpened(opened) => {
-                Ok(Self::RelayOpened(opened.try_into().within("relay_opened")?))
+                return received("relay_opened", opened).map(Self::RelayOpened);
             }
             Message::Ping(worker::Ping { forgotten_jobs }) => {
-                Ok(Self::Ping(forgotten_jobs.into_iter().map(JobId).collect()))
-            }
-            Message::Acknowledge(worker::Acknowledge { seq }) => {
-                Ok(Self::Input(Input::Acknowledged(seq)))
+                return Ok(Self::Ping(forgotten_jobs.into_iter().map(JobId).collect()));
             }
             Message::ReadOutput(request) => {
-                Ok(Self::ReadOutput(request.try_into().within("read_output")?))
+                return received("read_output", request).map(Self::ReadOutput);
             }
-            Message::Stop(worker::Stop { server_ends: false }) => Ok(Self::Input(Input::Stop)),
-            Message::Stop(worker::Stop { server_ends: true }) => Ok(Self::Input(Input::ServerEnds)),
-            Message::Hold(worker::Hold { held }) => Ok(Self::Input(Input::Hold(held))),
-            Message::Assign(assign) => Ok(Self::Input(assign.try_into().within("assign")?)),
-            Message::Retract(list) => Ok(Self::Input(Input::Retract(
-                instance_keys(list).within("retract")?,
-            ))),
-            Message::Kill(list) => {
-                let input = match list.at_once {
-                    true => Input::KillNow,
-                    false => Input::Kill,
-                };
-                Ok(Self::Input(input(instance_keys(list).within("kill")?)))
+            Message::Acknowledge(worker::Acknowledge { seq }) => Input::Acknowledged(seq),
+            Message::Stop(worker::Stop { server_ends: false }) => Input::Stop,
+            Message::Stop(worker::Stop { server_ends: true }) => Input::ServerEnds,
+            Message::Hold(worker::Hold { held }) => Input::Hold(held),
+            Message::Assign(assign) => assign.try_into().within("assign")?,
+            Message::Retract(list) => Input::Retract(instance_keys(list).within("retract")?),
+            Message::Kill(list) if list.at_once => {
+                Input::KillNow(instance_keys(list).within("kill")?)
             }
-        }
+            Message::Kill(list) => Input::Kill(instance_keys(list).within("kill")?),
+        }))
     }
 }
 
@@ -577,7 +560,6 @@ fn same_count(work: WorkAssignment) -> Result<WorkAssignment, ConvertError> {
     Ok(work)
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn instance(_: &str, found: worker::Instance) -> Result<(TaskId, InstanceId), ConvertError> {
     Ok((TaskId(found.task), InstanceId(found.instance)))
 }

@@ -62,7 +62,6 @@ fn heartbeat_pause(field: &str, found: u64) -> Result<Duration, ConvertError> {
 }
 
 /// Takes what a later release says as unknown.
-#[expect(clippy::unnecessary_wraps, reason = "the form of rules")]
 fn known_limits(_: &str, found: i32) -> Result<MemoryLimits, ConvertError> {
     Ok(common::MemoryLimits::try_from(found)
         .unwrap_or_default()

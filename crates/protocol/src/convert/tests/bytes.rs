@@ -13,7 +13,7 @@ use std::sync::Arc;
 use hq_core::batch::{QueueParams, SystemSpec};
 use hq_core::class::ClassId;
 use hq_core::curve::Curve;
-use hq_core::id::{InstanceId, TaskKey, WorkerId};
+use hq_core::id::{InstanceId, TaskKey};
 use hq_core::job::SharedTemplate;
 use hq_core::outcome::LostReason;
 use hq_core::params::{Param, Values};
@@ -24,7 +24,7 @@ use hq_core::resource::request::{ResourceEntry, ResourceRequest};
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
 use hq_core::selector::Selector;
 use hq_core::server_state::{
-    self, Assignment, AwaitedEnds, JobResult, StopResult, WatchSpec, WorkerCommand, WorkerMessage,
+    self, Assignment, AwaitedEnds, WatchSpec, WorkerCommand, WorkerMessage,
 };
 use hq_core::sizing::LearnSpec;
 use hq_core::template::{
@@ -103,7 +103,6 @@ converted! {
     client::AllocSystem > SystemSpec;
     client::ArraySubmit > ArraySpec;
     client::GraphSubmit > GraphSpec;
-    client::JobResult > JobResult;
     client::NewRequest > NewRequest, |_, _| None;
     client::NotifyTarget > NotifySpec;
     client::Origin > Origin;
@@ -113,7 +112,6 @@ converted! {
     client::Submit > SubmitSpec;
     client::TaskPage > TaskPageQuery, |_, _| None;
     client::Watch > WatchSpec, |_, _| None;
-    client::WorkerStopResult > (WorkerId, StopResult);
     worker::Assign > Input, |_, _| None;
     worker::Report > server_state::Report, |message, core| {
         let curves = message.curves;

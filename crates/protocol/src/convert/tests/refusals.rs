@@ -3,7 +3,7 @@
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use hq_core::node_check::NodeFault;
 use hq_core::range::IdArray;
-use hq_core::template::TaskTemplate;
+use hq_core::template::{GraphSpec, TaskTemplate};
 use hq_core::time::Timestamp;
 
 use super::*;
@@ -26,6 +26,21 @@ fn variables_are_sorted() {
     let template: TaskTemplate = message.try_into().expect("valid");
     let names: Vec<&[u8]> = template.env.iter().map(|(name, _)| &name[..]).collect();
     assert_eq!(names, [b"A", b"B"]);
+}
+
+#[test]
+fn ends_of_dependencies_ascend() {
+    let graph = |dep_ends: [u64; 2]| {
+        GraphSpec::try_from(client::GraphSubmit {
+            templates: vec![template()],
+            task_ids: vec![1, 2],
+            task_templates: vec![0, 0],
+            dep_ends: dep_ends.into(),
+            deps: vec![1],
+        })
+    };
+    assert_eq!(graph([0, 1]).expect("valid").tasks[1].deps.len(), 1);
+    assert_eq!(graph([1, 0]).expect_err("refused").field(), "dep_ends");
 }
 
 #[test]
