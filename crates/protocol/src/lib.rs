@@ -24,6 +24,8 @@ mod names;
 mod obstacle;
 pub mod relay;
 mod resolve;
+#[cfg(test)]
+mod schema;
 
 // The schema is generated. Its documentation is in `proto/`.
 mod generated {

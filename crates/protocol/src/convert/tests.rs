@@ -2,7 +2,6 @@
 
 mod bytes;
 mod refusals;
-mod schema;
 mod strategies;
 
 use std::fmt::Debug;

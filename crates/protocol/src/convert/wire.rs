@@ -29,7 +29,8 @@
 //! `sent as` names the type that is encoded if it is another one.
 //!
 //! To add a field, add it to `proto/`, to the core type and to the table; the compiler names a table
-//! that lacks it. Then a test asks for a line with its bytes, and another one shows its errors.
+//! that lacks it, except a table that only decodes. A test prints a line to add to `tests/bytes`, and
+//! another one shows what is said about invalid values.
 //!
 //! [`same_enum!`] converts an enum that has the same members on both sides. [`one_of!`] converts an
 //! enum whose members have a value, from and to a `oneof`: each row has the member, its name in the

@@ -205,70 +205,47 @@ fn varint(message: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
+    use crate::schema::{Kind, schema};
 
-    /// The fields of each message of the schema: number, type, and whether the field is repeated.
-    type Schema = BTreeMap<String, Vec<(u32, String, bool)>>;
-
-    fn schema() -> Schema {
-        let text = [
-            include_str!("../../proto/hq/worker.proto"),
-            include_str!("../../proto/hq/common.proto"),
-        ]
-        .concat();
-        let mut schema = Schema::new();
-        let mut message = String::new();
-        for line in text.lines() {
-            let line = line.split("//").next().unwrap_or_default().trim();
-            if let Some(name) = line.strip_prefix("message ") {
-                name.trim_end_matches(['{', '}', ' '])
-                    .clone_into(&mut message);
-                schema.insert(message.clone(), Vec::new());
-            }
-            let Some((declared, number)) = line.strip_suffix(';').and_then(|l| l.split_once('='))
-            else {
-                continue;
-            };
-            let words: Vec<&str> = declared.split_whitespace().collect();
-            let (kind, is_repeated) = match words[..] {
-                ["repeated", kind, _] => (kind, true),
-                ["optional", kind, _] | [kind, _] => (kind, false),
-                // An enum value or a line of syntax.
-                _ => continue,
-            };
-            let kind = kind.rsplit('.').next().expect("a type").to_owned();
-            let number = number.trim().parse().expect("a number");
-            let fields = schema.get_mut(&message).expect("a field of a message");
-            fields.push((number, kind, is_repeated));
-        }
-        schema
+    fn is_shape_of(name: &str, shape: &Shape) -> bool {
+        name.split_once('.')
+            .is_some_and(|(_, name)| name == shape.name)
     }
 
     #[test]
     fn shapes_are_those_of_the_schema() {
-        let schema = schema();
+        let (schema, _) = schema();
         for shape in ALL {
-            let fields = &schema[shape.name];
+            let names = ["worker", "common"].map(|package| format!("{package}.{}", shape.name));
+            let fields = names.iter().find_map(|name| schema.get(name));
+            let fields = fields.unwrap_or_else(|| panic!("no {}", shape.name));
             for (number, part) in shape.fields {
-                let found = fields.iter().find(|(known, _, _)| known == number);
-                let (_, kind, _) = found.unwrap_or_else(|| panic!("{} {number}", shape.name));
-                let fits = match part {
-                    FieldKind::Message(_, inner) => inner.name == kind,
-                    FieldKind::Text => ["string", "bytes"].contains(&&**kind),
-                    FieldKind::Numbers(4) => ["uint32", "sint32"].contains(&&**kind),
-                    FieldKind::Numbers(_) => kind == "uint64",
+                let found = fields.iter().find(|field| field.number == *number);
+                let found = found.unwrap_or_else(|| panic!("{} {number}", shape.name));
+                let fits = match (part, &found.kind) {
+                    (FieldKind::Message(_, inner), Kind::Message(name)) => is_shape_of(name, inner),
+                    (FieldKind::Text, Kind::Text | Kind::Bytes)
+                    | (FieldKind::Numbers(4), Kind::Number("uint32" | "sint32"))
+                    | (FieldKind::Numbers(8), Kind::Number("uint64")) => true,
+                    _ => false,
                 };
-                assert!(fits, "{} {number} is {kind}, not {part:?}", shape.name);
+                assert!(fits, "{} {found:?} is not {part:?}", shape.name);
             }
-            for (number, kind, is_repeated) in fields {
+            for field in fields {
                 // A message without repeated fields can be left out, unless it is itself repeated.
-                let counts = ALL.iter().any(|inner| inner.name == kind)
-                    || ["string", "bytes"].contains(&&**kind)
-                    || *is_repeated;
-                let is_known = shape.fields.iter().any(|(known, _)| known == number);
-                assert_eq!(counts, is_known, "{} {number}: {kind}", shape.name);
+                let counts = match &field.kind {
+                    Kind::Message(name) => ALL.iter().any(|inner| is_shape_of(name, inner)),
+                    Kind::Text | Kind::Bytes => true,
+                    Kind::Number(_) | Kind::Enum(_) | Kind::Float | Kind::Fixed => false,
+                };
+                let is_known = shape.fields.iter().any(|(known, _)| *known == field.number);
+                assert_eq!(
+                    counts || field.is_repeated,
+                    is_known,
+                    "{} {field:?}",
+                    shape.name
+                );
             }
         }
     }

@@ -36,7 +36,7 @@ use hq_core::worker_state::{self, ExitReason, Holding, Input, InstanceKey};
 use prost::Message;
 
 use super::super::*;
-use super::schema::{self, Kind, Schema, Tree, Value, bytes_of, parse};
+use crate::schema::{self, Kind, Schema, Tree, Value, bytes_of, parse};
 use crate::{SecretKey, client, common, worker};
 
 /// Decodes a message, converts it to the core type, and back if both directions exist.

@@ -6,7 +6,7 @@ use prost::encoding::{decode_varint, encode_varint};
 
 /// The type of a field.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A varint of this type.
     Number(&'static str),
     /// An enum with these values.
@@ -21,28 +21,25 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Field {
-    pub(super) number: u32,
-    pub(super) name: String,
-    pub(super) kind: Kind,
-    pub(super) is_repeated: bool,
+pub(crate) struct Field {
+    pub(crate) number: u32,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) is_repeated: bool,
     /// The `oneof` that the field is a member of.
-    pub(super) one_of: Option<String>,
+    pub(crate) one_of: Option<String>,
 }
 
 /// The fields of each message, by names such as `common.IdRange`.
-pub(super) type Schema = BTreeMap<String, Vec<Field>>;
+pub(crate) type Schema = BTreeMap<String, Vec<Field>>;
 
 /// The files, with the module of their messages.
 const FILES: [(&str, &str); 5] = [
-    ("common", include_str!("../../../proto/hq/common.proto")),
-    ("client", include_str!("../../../proto/hq/alloc.proto")),
-    (
-        "handshake",
-        include_str!("../../../proto/hq/handshake.proto"),
-    ),
-    ("worker", include_str!("../../../proto/hq/worker.proto")),
-    ("client", include_str!("../../../proto/hq/client.proto")),
+    ("common", include_str!("../proto/hq/common.proto")),
+    ("client", include_str!("../proto/hq/alloc.proto")),
+    ("handshake", include_str!("../proto/hq/handshake.proto")),
+    ("worker", include_str!("../proto/hq/worker.proto")),
+    ("client", include_str!("../proto/hq/client.proto")),
 ];
 
 const NUMBERS: [&str; 6] = ["uint32", "uint64", "int64", "sint32", "sint64", "bool"];
@@ -55,7 +52,7 @@ struct Declared {
 }
 
 /// Returns the schema, and the names of its messages.
-pub(super) fn schema() -> (Schema, BTreeSet<String>) {
+pub(crate) fn schema() -> (Schema, BTreeSet<String>) {
     let mut enums = BTreeMap::new();
     let mut schema = Schema::new();
     let mut declared = Vec::new();
@@ -148,7 +145,7 @@ fn read_file(
 
 /// The value of a field.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Number(u64),
     Float(f32),
     Fixed(u64),
@@ -158,10 +155,10 @@ pub(super) enum Value {
 
 /// The fields of a message in the order of their bytes. A repeated field has an entry for each
 /// element.
-pub(super) type Tree = Vec<(u32, Value)>;
+pub(crate) type Tree = Vec<(u32, Value)>;
 
 /// Parses a message. Panics if it contains a field that is not in the schema.
-pub(super) fn parse(schema: &Schema, message: &str, mut bytes: &[u8]) -> Tree {
+pub(crate) fn parse(schema: &Schema, message: &str, mut bytes: &[u8]) -> Tree {
     let mut tree = Tree::new();
     while !bytes.is_empty() {
         let tag = decode_varint(&mut bytes).expect("a tag");
@@ -202,7 +199,7 @@ pub(super) fn parse(schema: &Schema, message: &str, mut bytes: &[u8]) -> Tree {
 }
 
 /// The inverse of [`parse`].
-pub(super) fn bytes_of(tree: &Tree) -> Vec<u8> {
+pub(crate) fn bytes_of(tree: &Tree) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (number, value) in tree {
         let mut tag = |kind: u64| encode_varint(u64::from(*number) << 3 | kind, &mut bytes);
