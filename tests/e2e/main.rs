@@ -54,6 +54,7 @@ mod programs;
 mod queues;
 mod reattach;
 mod relay;
+mod releases;
 mod resources;
 mod scale;
 mod server_dirs;

@@ -479,7 +479,7 @@ fn what_a_relay_in_wrong_hands_does_is_noticed_and_costs_no_task() {
 }
 
 /// Returns the port of a relay according to its log.
-fn relay_port(log: &str) -> u16 {
+pub(crate) fn relay_port(log: &str) -> u16 {
     let at = log.split_once("Relay at ").expect("it says so").1;
     let port = at.split([':', ' ']).nth(1).expect("HOST:PORT");
     port.parse().expect("a port")
