@@ -182,7 +182,7 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     let wrong = context(error, ContextKind::InvalidValue)
         .or_else(|| context(error, ContextKind::InvalidArg))
         .or_else(|| context(error, ContextKind::InvalidSubcommand));
-    if let Some(help) = of_signs(wrong, words) {
+    if let Some(help) = of_signs(wrong, words).or_else(|| of_sentence(words)) {
         return Some(help);
     }
     if kind == ErrorKind::UnknownArgument {
@@ -244,7 +244,7 @@ fn of_wrong_value(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<
     if let Some(answer) = of_word(name, value).or_else(|| repair::joined(name, words)) {
         return Some(answer);
     }
-    let answer = repair::empty(name, value, words)
+    let answer = repair::empty(name, value, (path, words))
         .or_else(|| of_listed(error, value))
         .or_else(|| of_unnamed(name, value))
         .or_else(|| repair::guess_value(name, value, words))
@@ -341,7 +341,7 @@ fn of_program(path: &[&str], word: &str) -> Option<String> {
 }
 
 /// Returns the kind of value that an option takes.
-fn kind_of(option: &str) -> Option<&'static str> {
+fn kind_of(option: &str, path: &[&str]) -> Option<&'static str> {
     const KINDS: &str = r#"
 --time-limit --time-request --stop-grace --retry-delay --idle-timeout --heartbeat --timeout --for: a duration such as `90s`, `10min`, `2h30m` or `01:30:00`
 --cpus: an amount above 0, such as `4`, `0.5`, `"8 compact!"` or `all`
@@ -356,7 +356,10 @@ fn kind_of(option: &str) -> Option<&'static str> {
 --job: the id of an open job, as `hq job list` shows it
 --after --after-each: a job, such as `3`, `3:ok`, `3:any` or `last`
 "#;
-    let mut kinds = rows(KINDS);
+    // Other commands have options with the same names for events and for jobs that have ended.
+    let is_other =
+        matches!(option, "--after" | "--job") && matches!(path, ["journal" | "output-log", ..]);
+    let mut kinds = rows(KINDS).filter(|_| !is_other);
     let known = kinds.find(|(options, _)| has_word(options, option));
     known.map(|(_, kind)| kind)
 }
@@ -414,6 +417,9 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
             "name a file with a host in each line: `hq worker deploy-ssh HOSTFILE`"
         }
         ["task", "notify"] => "name the message: `hq task notify MESSAGE`",
+        ["alloc", ..] if missing.iter().any(|name| name == "<QUEUE>") => {
+            "name a queue by its id, which `hq alloc list` shows"
+        }
         ["job" | "task", ..] => "name a job by its id, which `hq job list` shows, or as `last`",
         ["worker", ..] => "workers are chosen by id, as in `hq worker list`",
         _ => return argument::full_description(path, missing.first()?),
@@ -457,6 +463,10 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
         "<STREAM>" if value.parse::<u32>().is_ok() => format!("a task is named with its job: `hq job cat JOB.{value} stdout`"),
         "<QUEUE>" => "name one queue by its id, as `hq alloc list` shows it; several are several commands".to_owned(),
         "--notify" if value.contains('@') => format!("the server runs a command: `--notify 'cmd:mail -s hq {value}'`, see `hq doc notifications`"),
+        "--after" | "--job" if matches!(path, ["journal" | "output-log", ..]) => return None,
+        "--resource" if matches!(path, ["worker", "start"] | ["alloc", ..]) && value.starts_with("mem=") => {
+            "the memory of a worker is a sum in MiB: `--resource 'mem=sum(4096)'`; without the option, the worker detects it".to_owned()
+        }
         "--resource" if matches!(path, ["worker", "start"] | ["alloc", ..]) => {
             let name = value.split('=').next().unwrap_or(value);
             format!("a worker's resource is a list or a sum: `--resource '{name}=[0,1]'`, `--resource '{name}=range(1-4)'` or `--resource '{name}=sum(100)'`; see `hq doc resources`")
@@ -486,10 +496,8 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
             "`{name}` takes whole jobs; a job file describes dependencies between tasks, see `hq doc dependencies`; to wait for the task with the same id: `--after-each {}`",
             value.split('.').next().unwrap_or("3")
         ),
-        "--after" | "--after-each" if value.starts_with(char::is_alphabetic) => format!(
-            "name the job by its id, not by its name: `hq job list --all` shows the id of each name; {}", takes(name)?
-        ),
-        "--job" => format!("{}{ALONE}", takes(name)?),
+        "--after" | "--after-each" if value.starts_with(char::is_alphabetic) => of_id(value, "job", "hq job list --all", "`3`, `3:ok`, `3:any` or `last`"),
+        "--job" => format!("{}{ALONE}", takes(name, path)?),
         "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),
         "<JOBS[.TASKS]>" | "<JOB[.TASKS]>" if path.first() == Some(&"output-log") => "`hq output-log DIR cat 3 stdout` prints the output of job 3, `hq output-log DIR show` prints everything".to_owned(),
         "<JOB[.TASKS]>" | "<JOB[.TASK]>" if let Some((first, last)) = of_two(value) => format!(
@@ -499,16 +507,17 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
         "--server-dir" => "`--server-dir PATH` or the variable HQ_SERVER_DIR names it; without both it is `.hq-server` in your home directory (`unset HQ_SERVER_DIR`)".to_owned(),
         "<TASK>" | "<TASKS>" if value.contains(['.', '@', '/']) => "a task is a number that follows its job: `hq task info 3 12`".to_owned(),
         "<TASK>" | "<TASKS>" | "--tasks" => "tasks are chosen by number, such as `3` or `1-4,7`; `hq task list JOB` lists them".to_owned(),
-        "<WORKERS>" | "<WORKER>" => of_id(value, "worker", "hq worker list", "`3`, `1-4,7`, `last` or `all`"),
+        "<WORKER>" => of_id(value, "worker", "hq worker list", "`3`"),
+        "<WORKERS>" => of_id(value, "worker", "hq worker list", "`3`, `1-4,7`, `last` or `all`"),
         "--each-line" | "--from-json" if value.is_empty() => format!("the file follows the option; `{name} -` reads standard input"),
-        _ => return takes(name),
+        _ => return takes(name, path),
     };
     Some(text)
 }
 
 /// Returns a sentence about the values that an option takes.
-fn takes(name: &str) -> Option<String> {
-    kind_of(name).map(|kind| format!("`{name}` takes {kind}"))
+fn takes(name: &str, path: &[&str]) -> Option<String> {
+    kind_of(name, path).map(|kind| format!("`{name}` takes {kind}"))
 }
 
 /// A hint on how to print only the id of a job.
@@ -591,22 +600,39 @@ fn of_job(value: &str, path: &[&str], examples: &str) -> String {
     }
 }
 
-/// Returns the value to write instead of a name, or instead of the sentence that a submit prints
-/// for users.
+/// The id in a sentence that a submit prints for people, and that stands where an id is expected.
+fn of_sentence(words: &[&str]) -> Option<String> {
+    let line = words.join(" ");
+    let (_, rest) = match line.split_once(", job ID: ") {
+        Some(found) => found,
+        None => line
+            .split_once("Job ")
+            .filter(|(_, rest)| rest.contains(" is open"))?,
+    };
+    let id = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    (!id.is_empty()).then(|| {
+        format!(
+            "the id in this sentence is {id}; with `HQ_OUTPUT_MODE=quiet` or `--output-mode quiet`, `hq submit` prints only the id"
+        )
+    })
+}
+
+/// The value to write instead of a name.
 fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
     if let Some(text) = of_selector(value, examples) {
         return text;
     }
-    let number = value.split(' ').find(|word| word.parse::<u32>().is_ok());
-    match number.filter(|_| value.starts_with("Job ")) {
-        Some(id) => format!(
-            "the id in this sentence is {id}; with `HQ_OUTPUT_MODE=quiet`, `hq submit` prints only the id"
-        ),
-        None if value.starts_with(char::is_alphabetic) && value != "all" => format!(
-            "name a {what} by its id, not by its name: `{list}` shows the id of each name; ids look like {examples}"
-        ),
-        None => format!("`{list}` shows the ids; write {examples}"),
+    if argument::is_state(value) {
+        return format!(
+            "`{value}` is a state: quiet lists print an id and a state on each line, and `{list} --output-mode quiet | cut -d' ' -f1` prints only the ids"
+        );
     }
+    if value.starts_with(char::is_alphabetic) && value != "all" {
+        return format!(
+            "name a {what} by its id, not by its name: `{list}` shows the id of each name; ids look like {examples}"
+        );
+    }
+    format!("`{list}` shows the ids; write {examples}")
 }
 
 #[cfg(test)]

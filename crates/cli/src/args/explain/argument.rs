@@ -70,7 +70,7 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
         }
         // An option with this exact name on another command is a better guess than a similar name.
         _ if word.starts_with("--") => of_other_command(path, word).or_else(|| of_own(path, word)),
-        _ if !word.starts_with('-') => of_stray_word(path, word, before.unwrap_or(&"")),
+        _ if !word.starts_with('-') => of_stray_word(path, word, (before.unwrap_or(&""), words)),
         _ => None,
     }
 }
@@ -95,7 +95,7 @@ fn of_negative(path: &[&str], word: &str, words: &[&str], before: Option<&&str>)
         return match &*name {
             "--priority" => Some(format!("write a negative number as `{option}={word}`")),
             _ if matches!(path, ["worker" | "alloc", ..]) => super::of_value(&name, word, path),
-            _ => takes(&name),
+            _ => takes(&name, path),
         };
     }
     if matches!(path, ["job" | "task" | "worker", _]) {
@@ -284,7 +284,7 @@ fn with_option<'a>(
 }
 
 /// Returns advice about a superfluous word.
-fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
+fn of_stray_word(path: &[&str], word: &str, (before, words): (&str, &[&str])) -> Option<String> {
     const UNITS: &str = "s sec secs second seconds m min mins minute minutes h hour hours days";
     if has_word(UNITS, word) && before.parse::<f64>().is_ok() {
         return Some(format!("a duration is one word: `{before}{word}`"));
@@ -303,7 +303,14 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
                 "a task is named with its job: `hq job cat JOB.{before} {word}`"
             ));
         }
-        ["config"] => "it only shows defaults; they are written in a file, see `hq doc config`",
+        ["config"] => return Some(of_setting(words)),
+        ["task", "notify"] => {
+            let message = words.iter().skip_while(|word| **word != "notify").skip(1);
+            let message = message.copied().collect::<Vec<_>>().join(" ");
+            return Some(format!(
+                "a message with blanks needs quotes: `hq task notify '{message}'`"
+            ));
+        }
         ["job", "open"] => {
             "it creates a job without tasks; `hq submit --job ID -- PROGRAM` adds tasks, and `hq job close ID` closes it"
         }
@@ -340,9 +347,31 @@ fn of_stray_word(path: &[&str], word: &str, before: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
+/// `hq config set submit.cpus 4`: what to write, and in which file.
+fn of_setting(words: &[&str]) -> String {
+    const VERBS: &str = "set get add edit show unset";
+    let typed = words.iter().skip_while(|word| **word != "config").skip(1);
+    let typed = typed.flat_map(|word| word.split('='));
+    let mut typed = typed.filter(|word| !word.starts_with('-') && !has_word(VERBS, word));
+    let key = typed.next().unwrap_or("submit.cpus");
+    let (table, key) = key.rsplit_once('.').unwrap_or(("submit", key));
+    let value = typed.next().unwrap_or("4");
+    let is_bare = value.parse::<f64>().is_ok() || matches!(value, "true" | "false");
+    let quote = if is_bare { "" } else { "\"" };
+    let file = crate::config::user_file();
+    let file = file
+        .as_deref()
+        .unwrap_or(std::path::Path::new("~/.config/hq/config.toml"));
+    format!(
+        "it only shows defaults: to set one, write the lines `[{table}]` and `{key} = {quote}{value}{quote}` in the file {}, see `hq doc config`",
+        file.display()
+    )
+}
+
 /// Returns whether a word is a state as shown in a list, such as `WAITING`.
-fn is_state(word: &str) -> bool {
-    const STATES: &str = "WAITING RUNNING FINISHED FAILED CANCELED ABORTED OPENED";
+pub(super) fn is_state(word: &str) -> bool {
+    const STATES: &str =
+        "WAITING RUNNING FINISHED FAILED CANCELED ABORTED OPENED STOPPED LOST OFFLINE";
     has_word(STATES, word)
 }
 

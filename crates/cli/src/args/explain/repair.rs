@@ -102,9 +102,9 @@ fn turned(value: &str) -> Option<String> {
 }
 
 /// Returns the message for an empty value, which usually comes from an unset shell variable.
-pub(super) fn empty(name: &str, value: &str, words: &[&str]) -> Option<String> {
+pub(super) fn empty(name: &str, value: &str, (path, words): (&[&str], &[&str])) -> Option<String> {
     (value.trim().is_empty() && is_typed(words) && name != "--server-dir").then(|| {
-        let takes = takes(name).map_or_else(String::new, |takes| format!("; {takes}"));
+        let takes = takes(name, path).map_or_else(String::new, |takes| format!("; {takes}"));
         format!("it is empty: a variable of this shell may be unset{takes}")
     })
 }

@@ -149,7 +149,7 @@ fn values_are_told_by_their_kind() {
         ("server info now", "`hq server info` takes"),
         ("submit --array 1–10 true", "type it as `1-10`"),
         ("submit --array=1–10 true", "type it as `1-10`"),
-        ("submit --after prep true", "name the job by its id"),
+        ("submit --after prep true", "name a job by its id"),
         ("submit --after 1.3 true", "takes whole jobs"),
         ("submit --max-tasks 5 true", "together with `--open`"),
         ("job open --max-tasks 5", "is an option of `hq submit`"),
@@ -341,6 +341,51 @@ fn values_are_told_by_their_kind() {
         ("job tail 1,2", "it takes one job: `1`"),
         ("alloc log 1", "Which stream: `stdout`, `stderr`"),
         ("task notify", "`hq task notify MESSAGE`"),
+        (
+            "task notify half way there",
+            "`hq task notify 'half way there'`",
+        ),
+        // Output for people, or a list, instead of an id.
+        (
+            "job wait Job submitted successfully, job ID: 3",
+            "the id in this sentence is 3",
+        ),
+        (
+            "job cat Job submitted successfully, job ID: 12 stdout",
+            "the id in this sentence is 12",
+        ),
+        ("task list Job 4 is open.", "the id in this sentence is 4"),
+        (
+            "submit --after Job 6 resubmitted successfully, job ID: 21 (1 task) -- true",
+            "the id in this sentence is 21",
+        ),
+        ("job info FINISHED", "is a state: quiet lists"),
+        (
+            "worker info RUNNING",
+            "`hq worker list --output-mode quiet | cut",
+        ),
+        ("submit --after FAILED true", "is a state"),
+        // An option of the same name elsewhere.
+        (
+            "journal replay --after 2026-11-29",
+            "is: Start after the event with this number",
+        ),
+        ("output-log d show --job x", "is: Only this job"),
+        ("worker address all", "not possible here; ids look like `3`"),
+        ("worker address vm", "ids look like `3`"),
+        ("alloc info", "name a queue by its id"),
+        (
+            "worker start --resource mem=4",
+            "`--resource 'mem=sum(4096)'`",
+        ),
+        (
+            "config set submit.cpus 4",
+            "`[submit]` and `cpus = 4` in the file ",
+        ),
+        (
+            "config worker.start.time-limit=2h",
+            "`[worker.start]` and `time-limit = \"2h\"`",
+        ),
     ] {
         let text = told(&format!("hq {line}"));
         if !text.contains(answer) || text.contains("tip:") {
