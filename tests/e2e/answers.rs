@@ -56,7 +56,7 @@ fn a_task_has_one_spelling_and_old_ones_are_understood() {
     let ids = env.hq(&["job", "task-ids", "1", "--task-status=failed"]);
     assert_eq!(ids.ok(), "3\n");
     env.hq(&["task", "explain", "1.3"])
-        .says("`hq task info 1.3` shows how this one ended")
+        .says("`hq task info 1.3` shows how it ended")
         .exits_with(1);
     for words in [
         &["task", "info", "1"][..],

@@ -270,6 +270,53 @@ fn short_clock_times_and_empty_lists_are_told_on_a_terminal() {
 }
 
 #[test]
+fn what_is_hidden_or_set_elsewhere_is_told_on_a_terminal() {
+    let mut env = Env::new();
+    env.start_server_with(&["--host=127.0.0.1"]);
+    env.hq(&["doctor", "net"])
+        .says("only this machine reaches the server");
+    env.submit(&["--cpus=64", "--", "true"]);
+    env.hq(&["job", "cancel", "1"]).ok();
+    for (name, lines) in [
+        ("limit.sh", "#HQ --time-limit 60\ntrue\n"),
+        ("lower.sh", "#hq --cpus 64\n# HQ --array 1-3\ntrue\n"),
+        ("end.sh", "true\nsleep 1 &\n"),
+    ] {
+        env.write(name, format!("#!/bin/bash\n{lines}"));
+    }
+    let tell = |env: &Env, line: &str, part: &str| {
+        let words = shlex::split(line).expect("closed quotes");
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let told = on_terminal(env, &words);
+        assert!(told.contains(part), "{line}: {told}");
+    };
+    for (line, part) in [
+        ("job list", "without 1 job in other states"),
+        (
+            "job cat 1 stdout",
+            "canceled before it started, so it wrote nothing",
+        ),
+        (
+            "query \"select * from tasks where state = 'waiting'\"",
+            "only tasks that have started",
+        ),
+        ("submit limit.sh", "`--time-limit 60min` in the `#HQ` line"),
+        (
+            "submit lower.sh",
+            "write it as `#HQ --cpus 64`; line 3, `# HQ --array 1-3`, too",
+        ),
+        ("submit end.sh", "add `wait`"),
+    ] {
+        tell(&env, line, part);
+    }
+    env.write("config.toml", "[submit]\ntime-limit = 60\n");
+    env.set("HQ_CONFIG", "config.toml");
+    tell(&env, "submit true", "in the file that `hq config` shows");
+    let told = on_terminal(&env, &["submit", "--time-limit=90s", "true"]);
+    assert!(!told.contains("hq config"), "{told}");
+}
+
+#[test]
 fn a_job_file_that_is_submitted_as_a_program_is_a_job_file() {
     let mut env = Env::new();
     env.start_server();

@@ -313,6 +313,26 @@ const WITH_SERVER: &[Mistake] = &[
     // A server is already running.
     ("server start", &["is already online", "hq server stop"], 1),
     ("job cancel 1", &["all tasks are already finished"], 0),
+    ("server start --host 0.0.0.0", &["only this machine reaches the server", "is already online"], 1),
+    ("server start --host localhost", &["only this machine reaches the server", "is already online"], 1),
+    // The right thing in the wrong place.
+    ("token revoke hq_0123456789012345678901234567890123456789012345678901234567890123", &["a token itself", "`hq token list`"], 1),
+    ("token create 'my laptop'", &["`my laptop` cannot be the name", "`my-laptop`"], 1),
+    ("problems --acknowledge 4", &["there is no problem `4`", "such as `job-4-waits`"], 1),
+    ("--server-dir srv/001/access.json job list", &["name the directory in which the server started", "`--server-dir srv`"], 1),
+    ("import empty.yaml", &["empty.yaml is empty", "`hq import empty.yaml > new.sh`"], 1),
+    ("import --submit slurm.sh --array=1-5", &["`hq import --submit --options '--array=1-5' slurm.sh`", "`hq import --submit slurm.sh -- --array=1-5`"], 1),
+    ("import --submit slurm.sh -- --array=1-5", &["submitted"], 0),
+    ("generate-man pages.1", &["the directory pages.1", "`man -l pages.1/hq.1`"], 0),
+    // Something that does not exist, or a part only.
+    ("output-log nosuch cat 1 stdout", &["No log files found", "the directory `nosuch` does not exist"], 1),
+    ("output-log slog show --job 99", &["Job 99 not found", "`hq output-log DIR jobs`"], 1),
+    ("output-log slog cat 4 stdout --task 0", &["Task 0 not found", "job 4 has the output of these tasks: 1-2"], 1),
+    ("job resubmit 3", &["Resubmitting job 3 failed; it has no tasks"], 1),
+    ("task explain 1.1", &["Task 1.1 is finished; `hq task info 1.1`"], 1),
+    ("query --row-limit 1 'select * from jobs'", &["Only the first 1 rows are printed; `--row-limit N` prints more"], 0),
+    ("query --csv --output-mode json 'select 1'", &["two formats: leave out one"], 2),
+    ("journal prune", &["are no longer in the journal"], 0),
 ];
 
 fn words(line: &str) -> Vec<String> {
@@ -375,6 +395,10 @@ fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
     ]);
     env.submit(&["--array=1-3", "--wait", "--", "true"]);
     env.submit(&["--cpus=99", "--", "true"]);
+    env.hq(&["job", "open"]).ok();
+    env.submit(&["--stream=slog", "--array=1-2", "--wait", "--", "echo", "x"]);
+    std::fs::create_dir_all(env.path("srv/001")).expect("a directory");
+    env.write("srv/001/access.json", "{}");
     env.write("object.json", "{}");
     env.write("pipeline.toml", "[[task]]\ncommand = [\"true\"]\n");
     env.write("list.gz", b"\x1f\x8b\x08\0");

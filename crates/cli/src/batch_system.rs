@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::args::alloc::TemplateName;
 use crate::error::{CliError, CliResult};
-use crate::submit::is_stdin;
+use crate::submit::read_text;
 
 /// Returns the text of a built-in description.
 pub(crate) const fn text(name: TemplateName) -> &'static str {
@@ -33,12 +33,10 @@ pub(crate) fn built_in(name: TemplateName) -> CliResult<SystemSpec> {
 
 /// Loads a description that a user wrote.
 pub(crate) fn load(path: &Path) -> CliResult<SystemSpec> {
-    let text = if is_stdin(path) {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(path)
-    };
-    parse_file(path, &text.map_err(|error| cannot_read(path, &error))?)
+    parse_file(
+        path,
+        &read_text(path).map_err(|error| cannot_read(path, &error))?,
+    )
 }
 
 /// Loads a description from a directory that other users may be able to write to. The server runs

@@ -81,6 +81,21 @@ pub(crate) struct WatchOptions {
 /// Converts an error of the access file into an error with advice for users.
 pub(crate) fn access_error(error: &AccessError) -> CliError {
     const WITHOUT_SERVER: &str = "`hq run …` runs tasks on this machine without a server; `hq doctor` checks what a server needs";
+    if let AccessError::InvalidDirectory { source, .. } = error
+        && source.0.is_file()
+    {
+        // An access file is in the directory of an instance, which is in a server directory.
+        let dir = source
+            .0
+            .ancestors()
+            .nth(2)
+            .filter(|dir| *dir != Path::new(""));
+        let dir = dir.unwrap_or(Path::new("."));
+        return CliError::caused(error.to_string(), error).with_help(format!(
+            "name the directory in which the server started, not a file in it: `--server-dir {}`",
+            dir.display()
+        ));
+    }
     if let AccessError::InvalidDirectory { hint, .. } = error
         && error.is_no_server_yet()
     {

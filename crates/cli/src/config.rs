@@ -224,6 +224,17 @@ impl Config {
     }
 }
 
+/// Returns the settings of `[submit]` as words of a command line.
+pub(crate) fn submit_words() -> Vec<String> {
+    let settings = current()
+        .into_iter()
+        .flat_map(|config| config.of(Section::Submit));
+    let words = settings.flat_map(Setting::words);
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
+}
+
 /// Adds defaults to the task options of a submit. `is_attached` marks tasks for an existing job.
 pub(crate) fn complete_tasks(options: &mut TaskOptions, is_attached: bool) -> CliResult<()> {
     if let Some(config) = current().filter(|config| config.of(Section::Submit).next().is_some()) {

@@ -80,13 +80,25 @@ pub(crate) fn read_stdin() -> CliResult<Vec<u8>> {
         }
         Stdin::Fresh => {}
     }
-    let stdin = std::io::stdin().lock();
-    if stdin.is_terminal() {
-        let text = "Reading data from stdin. In the interactive mode press Ctrl-D to submit.";
+    announce_stdin("Reading data from stdin. In the interactive mode press Ctrl-D to submit.");
+    read_all("standard input", std::io::stdin().lock(), REQUEST_MAX)
+}
+
+/// Says on a terminal that a command reads what is typed there.
+fn announce_stdin(text: &str) {
+    if std::io::stdin().is_terminal() {
         // If standard error is closed, the message is lost.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
-    read_all("standard input", stdin, REQUEST_MAX)
+}
+
+/// Reads a text file; `-` is standard input.
+pub(crate) fn read_text(path: &Path) -> std::io::Result<String> {
+    if !is_stdin(path) {
+        return std::fs::read_to_string(path);
+    }
+    announce_stdin("Reading standard input, which Ctrl-D ends");
+    std::io::read_to_string(std::io::stdin())
 }
 
 /// Reads standard input for the tasks of a command that has `--stdin`.

@@ -32,13 +32,20 @@ fn scatter(number: usize) -> usize {
     usize::try_from(z >> 33).unwrap_or(0)
 }
 
-/// Returns the line in which a program gives the reason for its end: the last meaningful line.
-/// Skips stack frames, rulers, and hints that runtimes append.
+/// Returns the line in which a program gives the reason for its end: the last line that begins with
+/// `error:`, or else the last meaningful line. Skips stack frames, rulers, and hints that runtimes append.
 #[must_use]
 pub fn last_words(output: &str) -> Option<&str> {
     let said = |line: &&str| line.chars().any(char::is_alphanumeric);
     let lines = || output.lines().rev().map(str::trim_end).filter(said);
-    lines().find(|line| !is_appendix(line)).or(lines().next())
+    let is_error = |line: &&str| {
+        line.get(..6)
+            .is_some_and(|start| start.eq_ignore_ascii_case("error:"))
+    };
+    let error = lines().find(is_error);
+    error
+        .or_else(|| lines().find(|line| !is_appendix(line)))
+        .or_else(|| lines().next())
 }
 
 /// Returns whether a line follows the reason for a failure in the output of well-known runtimes.
@@ -370,6 +377,10 @@ mod tests {
             (
                 "Error in f(x) : no x\nExecution halted\n",
                 Some("Error in f(x) : no x"),
+            ),
+            (
+                "error: no such option\n\nUsage: x [OPTIONS]\nFor more information, try '--help'.\n",
+                Some("error: no such option"),
             ),
             ("    at nothing else\n", Some("    at nothing else")),
             (

@@ -398,7 +398,7 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
             "the program comes last: `hq submit --array 1-10 -- ./step`; a script is named, not read from standard input: `hq submit ./script.sh`; see `hq doc jobs`"
         }
         ["run"] => {
-            "the program comes last: `hq run --each-line FILE -- ./step`, see `hq doc quickstart`"
+            "the program comes last: `hq run --each-line FILE -- ./step`; a script is named, not read from standard input: `hq run ./script.sh`; see `hq doc quickstart`"
         }
         ["job", "cat"] => "a job and a stream: `hq job cat last stdout`",
         ["task", "info" | "explain"] => {

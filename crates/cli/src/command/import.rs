@@ -1,6 +1,7 @@
 //! `hq import`.
 
 use clap::Parser as _;
+use hq_core::words::has_word;
 use serde_json::json;
 
 use super::{Context, as_client, submit};
@@ -26,6 +27,19 @@ pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
         let file = file.map_err(|error| unreadable(&args.script, &error))?;
         read_all(&shown, file, SCRIPT_MAX)?
     };
+    if bytes.trim_ascii().is_empty() {
+        return Err(CliError::new(format!("{shown} is empty")).with_help(format!(
+            "with `> {shown}`, the shell empties the file before hq reads it: restore the script, and write to another file, as in `hq import {shown} > new.sh`"
+        )));
+    }
+    if let Some(option) = args.args.iter().find(|word| is_batch_option(word)) {
+        return Err(CliError::new(format!(
+            "`{option}` follows the script, so it would be an argument of the script"
+        ))
+        .with_help(format!(
+            "as an option of the job: `hq import --submit --options '{option}' {shown}`; as an argument: `hq import --submit {shown} -- {option}`"
+        )));
+    }
     let text = String::from_utf8(bytes).map_err(|_| {
         CliError::new(format!(
             "Cannot read {shown}: expected a script in UTF-8, found other bytes"
@@ -51,6 +65,15 @@ pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
         return submit_now(words, script, context);
     }
     print(source, &conversion, context)
+}
+
+/// Returns whether an argument of a script is an option of a batch system, and `--` does not mark
+/// it as intended.
+fn is_batch_option(word: &str) -> bool {
+    const OPTIONS: &str = "--array --time --partition --account --qos --ntasks --cpus-per-task --mem --mem-per-cpu --nodes \
+        --gres --gpus --constraint --dependency --job-name --exclusive";
+    let name = word.split('=').next().unwrap_or(word);
+    has_word(OPTIONS, name) && !std::env::args_os().any(|word| word == "--")
 }
 
 /// Submits as if the user had typed the arguments.

@@ -69,7 +69,10 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         progress_at_ns,
         is_all: args.all,
     };
-    Ok(context.output.job_list(&mut context.out, view)?)
+    let hidden = jobs.len() - shown.len();
+    context.output.job_list(&mut context.out, view)?;
+    context.note_hidden(hidden, "job");
+    Ok(())
 }
 
 /// Runs `hq job summary`.

@@ -250,6 +250,7 @@ pub(super) async fn stream(
 /// Runs `hq journal prune`.
 pub(super) async fn prune(context: &mut Context) -> CliResult<()> {
     context.connect().await?.journal_done(Action::Prune).await?;
+    tracing::info!("Jobs that have ended and lost workers are no longer in the journal");
     context.done()
 }
 
@@ -270,6 +271,13 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
     if sql.trim().is_empty() {
         return Err(CliError::new("The query is empty").with_help(
             "`hq query 'select * from jobs'` prints a table, `hq query --list` lists all",
+        ));
+    }
+    let mut words = std::env::args_os();
+    let is_mode = |word: std::ffi::OsString| word.as_encoded_bytes().starts_with(b"--output-mode");
+    if args.csv && context.mode() == OutputMode::Json && words.any(is_mode) {
+        return Err(CliError::usage(
+            "`--csv` and `--output-mode json` are two formats: leave out one of them",
         ));
     }
     let limits = QueryLimits {
@@ -301,26 +309,36 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
     };
     write(&table, args.csv, context)?;
     context.flush()?;
-    if table.rows.is_empty() && sql.contains('"') && io::stderr().is_terminal() {
-        tracing::warn!("Double quotes name columns; texts have single quotes: `state = 'failed'`");
-    }
-    let states = [
-        "WAITING", "RUNNING", "FINISHED", "FAILED", "CANCELED", "ABORTED",
-    ];
-    if let Some(state) = states
-        .iter()
-        .find(|state| sql.contains(&format!("'{state}'")))
-        && io::stderr().is_terminal()
-    {
-        tracing::warn!("States are in small letters: `'{}'`", state.to_lowercase());
+    if io::stderr().is_terminal() {
+        explain_result(sql, &table);
     }
     if table.is_cut {
         tracing::warn!(
-            "There are more than {} rows; see --row-limit",
+            "Only the first {} rows are printed; `--row-limit N` prints more",
             args.row_limit
         );
     }
     Ok(())
+}
+
+/// Says why a result may be empty or incomplete.
+fn explain_result(sql: &str, table: &Table) {
+    const STATES: [&str; 6] = [
+        "WAITING", "RUNNING", "FINISHED", "FAILED", "CANCELED", "ABORTED",
+    ];
+    if table.rows.is_empty() && sql.contains('"') {
+        tracing::warn!("Double quotes name columns; texts have single quotes: `state = 'failed'`");
+    }
+    let is_it = |state: &&&str| sql.contains(&format!("'{state}'"));
+    if let Some(state) = STATES.iter().find(is_it) {
+        tracing::warn!("States are in small letters: `'{}'`", state.to_lowercase());
+    }
+    let lower = sql.to_lowercase();
+    if lower.contains("from tasks") && (table.rows.is_empty() || lower.contains("'waiting'")) {
+        tracing::warn!(
+            "The view `tasks` has only tasks that have started; `hq task list JOB --filter waiting` lists the others, and the view `jobs` counts them"
+        );
+    }
 }
 
 async fn ask(sql: &str, limits: QueryLimits, context: &mut Context) -> CliResult<Table> {

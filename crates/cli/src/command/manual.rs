@@ -22,7 +22,10 @@ pub(super) fn man(args: &ManArgs, context: &mut Context) -> CliResult<()> {
     std::fs::create_dir_all(&args.directory).map_err(failed)?;
     clap_mangen::generate_to(args::command(), &args.directory).map_err(failed)?;
     name_examples(&args.directory).map_err(failed)?;
-    tracing::info!("Manual pages written into {}", args.directory.display());
+    let directory = args.directory.display();
+    tracing::info!(
+        "Manual pages written into the directory {directory}, one for each command; `man -l {directory}/hq.1` shows the first"
+    );
     context.done()
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::Path;
 
 use hq_core::range::IdArray;
 use hq_stream::{Channel, Chunk, Index, OpenError, Stream, StreamDir};
@@ -13,12 +14,13 @@ use crate::command::Context;
 use crate::command::job::copy_stream;
 use crate::error::{CliError, CliResult};
 use crate::output::console::{Shown as _, color_of_task};
+use crate::output::format::joined_ids;
 use crate::parse::selector::JobTasks;
 
 /// Runs `hq output-log`.
 pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> {
     let dir = StreamDir::open(&args.path, args.server_uid.as_deref());
-    let mut dir = dir.map_err(|error| open_error(&error))?;
+    let mut dir = dir.map_err(|error| open_error(&error, &args.path))?;
     let mut index = Index::default();
     let job = match &args.command {
         OutputLogCommand::Summary | OutputLogCommand::Jobs => OutputScope::Nothing,
@@ -81,19 +83,28 @@ impl OutputScope {
     }
 }
 
-fn open_error(error: &OpenError) -> CliError {
+fn open_error(error: &OpenError, dir: &Path) -> CliError {
     let help = "`hq submit --stream DIR -- PROGRAM` writes such a directory; `hq job cat JOB stdout` prints the output of other jobs";
     let text = match error {
         OpenError::SeveralServers(uids) => format!(
             "{error}\n{}\nUse --server-uid=... to specify server uid",
             uids.join("\n")
         ),
+        OpenError::NoFiles if !dir.exists() => {
+            let help = format!("the directory `{}` does not exist", dir.display());
+            return CliError::refused(&error.to_string()).with_help(help);
+        }
         OpenError::NoFiles => return CliError::refused(&error.to_string()).with_help(help),
         OpenError::Io { path, source } => {
             return CliError::caused(format!("Cannot read {}", path.display()), source);
         }
     };
     CliError::refused(&text)
+}
+
+fn no_job(job: u32) -> CliError {
+    CliError::refused(&format!("Job {job} not found"))
+        .with_help("`hq output-log DIR jobs` lists the jobs that wrote there")
 }
 
 const fn channel(arg: StreamArg) -> Channel {
@@ -118,15 +129,19 @@ impl Log {
         let (job, ids) = (target.job, target.tasks(apart)?);
         let tasks = self.index.tasks(job);
         if tasks.is_empty() {
-            return Err(CliError::refused(&format!("Job {job} not found"))
-                .with_help("`hq output-log DIR jobs` lists the jobs that wrote there"));
+            return Err(no_job(job));
         }
         let Some(ids) = ids else {
             return Ok(tasks.into_iter().collect());
         };
         let find = |id| match tasks.get(&id) {
             Some(stream) => Ok((id, *stream)),
-            None => Err(CliError::refused(&format!("Task {id} not found"))),
+            None => Err(
+                CliError::refused(&format!("Task {id} not found")).with_help(format!(
+                    "job {job} has the output of these tasks: {}",
+                    joined_ids(tasks.keys().copied())
+                )),
+            ),
         };
         ids.iter().map(find).collect()
     }
@@ -176,6 +191,9 @@ impl Log {
     }
 
     fn show(&self, args: &ShowArgs, context: &mut Context) -> CliResult<()> {
+        if let Some(job) = args.job.filter(|job| self.index.tasks(*job).is_empty()) {
+            return Err(no_job(job));
+        }
         let only = args.channel.map(channel);
         let mut found: Vec<(u32, u32, &Chunk)> = Vec::new();
         let (mut job_width, mut task_width) = (0, 0);

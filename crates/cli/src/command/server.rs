@@ -35,6 +35,9 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
         background::detach();
     }
     tracing::info!("hq {VERSION}");
+    if let Some(why) = args.host.as_deref().and_then(wrong_host) {
+        tracing::warn!("{why}");
+    }
     if !args.background {
         warn_about_open_planes(&args);
         refuse_huge_pages();
@@ -171,6 +174,20 @@ fn stop_signal() -> CliResult<impl Future<Output = Stop>> {
         tracing::info!("Received a signal, stopping the server");
         how
     })
+}
+
+/// Returns why other machines cannot reach a server under this name.
+pub(super) fn wrong_host(host: &str) -> Option<String> {
+    let address = host
+        .trim_matches(['[', ']'])
+        .parse::<std::net::IpAddr>()
+        .ok();
+    let is_any = address.is_some_and(|address| address.is_unspecified());
+    let is_here = host == "localhost" || address.is_some_and(|address| address.is_loopback());
+    (is_any || is_here).then(|| format!(
+        "--host is the name by which workers and clients reach the server's machine, and `{host}` is the machine of each of them: \
+         only this machine reaches the server. It accepts connections to all addresses anyway; leave out --host, or name this machine"
+    ))
 }
 
 fn warn_about_open_planes(args: &StartArgs) {

@@ -47,7 +47,12 @@ pub(super) async fn problems(args: ProblemsArgs, context: &mut Context) -> CliRe
         .acknowledge
         .map(Change::Acknowledge)
         .or(args.take_back.map(Change::TakeBack));
-    let found = client.problems(change).await?;
+    let found = client.problems(change).await.map_err(|error| {
+        if !error.is_not_found() {
+            return error;
+        }
+        error.with_help("`hq problems --all` shows the id of each, such as `job-4-waits`, in the command below it")
+    })?;
     match context.mode() {
         OutputMode::Json => {
             let rows: Vec<Value> = found.problems.iter().map(shape).collect();

@@ -153,6 +153,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     } else {
         Some(args.filter.unwrap_or(WorkerFilter::Running))
     };
+    let count = workers.len();
     workers.retain(|worker| {
         let is_running = worker_state(worker) == client::worker_info::State::Running;
         match filter {
@@ -162,7 +163,9 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         }
     });
     workers.sort_unstable_by_key(|worker| worker.id);
-    Ok(context.output.worker_list(&mut context.out, &workers)?)
+    context.output.worker_list(&mut context.out, &workers)?;
+    context.note_hidden(count - workers.len(), "worker");
+    Ok(())
 }
 
 /// Runs `hq worker info`.

@@ -77,6 +77,9 @@ pub(crate) enum Source<'a> {
 pub(crate) struct Typed<'a> {
     pub(crate) verb: Verb,
     front: Cow<'a, Front>,
+    /// The options before the program, then those of `#HQ` lines and of the user's file, which they
+    /// override.
+    options: Vec<String>,
     pub(crate) source: Source<'a>,
     /// The program and its arguments.
     pub(crate) words: Vec<Cow<'a, str>>,
@@ -166,7 +169,7 @@ const HABITS: &[(Place, &[HabitCheck])] = &[
     (Place::Argument, &[command::parallel_input]),
     (Place::Argument, &[command::braces_of]),
     (Place::Argument, &[command::path_placeholder]),
-    (Place::Argument, &[command::operator]),
+    (Place::Argument, &[command::operator, command::background]),
     (Place::Argument, &[command::pattern]),
     (Place::Argument, &[command::empty]),
     (Place::Argument, &[variable::plain]),
@@ -189,7 +192,7 @@ const HABITS: &[(Place, &[HabitCheck])] = &[
     (Place::Value, &[value::odd_value]),
     (Place::Script, &[script::encoding]),
     (Place::Script, &[script::late_directive]),
-    (Place::Script, &[option::short_clock_of_script]),
+    (Place::Script, &[command::background]),
     (Place::Script, &[variable::foreign, variable::unknown]),
 ];
 
@@ -212,8 +215,13 @@ impl<'a> Typed<'a> {
         let id = id.map(|ids| ("--array", Cow::Owned(ids.to_string())));
         let words: Vec<Cow<'_, str>> = command.iter().map(|word| word.to_string_lossy()).collect();
         let script = Script::of(&words, options.cwd.as_deref().unwrap_or(Path::new("")));
+        let lines = script
+            .as_ref()
+            .filter(|script| script.word == front.program);
+        let lines = lines.map_or_else(Vec::new, Script::directives);
         Self {
             verb,
+            options: [&front.words[..], &lines, &crate::config::submit_words()].concat(),
             front: Cow::Borrowed(front),
             source: match params {
                 Some(params) => Source::Params(params),
@@ -257,6 +265,7 @@ impl<'a> Typed<'a> {
         });
         Self {
             verb: Verb::File,
+            options: Vec::new(),
             front: Cow::Owned(Front::default()),
             source,
             words: words.map(|arg| String::from_utf8_lossy(arg)).collect(),

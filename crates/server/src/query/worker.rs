@@ -171,7 +171,11 @@ pub(super) fn explain(
     let task_state = submit.tasks.phase(slot.index).map(Phase::state);
     let unkillable = unkillable_at(state, TaskKey::new(job.id, task));
     if !matches!(task_state, Some(TaskState::Waiting | TaskState::Running)) {
-        return refused(has_ended(TaskKey::new(job.id, task), unkillable));
+        return refused(has_ended(
+            TaskKey::new(job.id, task),
+            task_state,
+            unkillable,
+        ));
     }
     let key = submit.queue_key(slot.index);
     let Some(class) = key.and_then(|key| state.classes().get(key.class)) else {
@@ -245,13 +249,16 @@ fn explain_workers(
 }
 
 /// Returns the rejection for an ended task, which has nothing to explain.
-fn has_ended(key: TaskKey, unkillable: Option<String>) -> Refusal {
+fn has_ended(key: TaskKey, state: Option<TaskState>, unkillable: Option<String>) -> Refusal {
     let TaskKey { job, task } = key;
     let text = "Explain command works only for tasks in WAITING or RUNNING state";
     let left = unkillable.map_or_else(String::new, |place| {
         format!("\nIts process still exists and keeps its resources: {place}")
     });
-    let text = format!("{text}\n`hq task info {job}.{task}` shows how this one ended{left}");
+    let state = state.map_or("ended", TaskState::name);
+    let text = format!(
+        "{text}\nTask {job}.{task} is {state}; `hq task info {job}.{task}` shows how it ended{left}"
+    );
     Refusal::conflict(text).about(Some(job), Some(task))
 }
 

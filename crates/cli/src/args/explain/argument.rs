@@ -38,6 +38,11 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
         ["output-log", command] if words.windows(2).any(|pair| pair == ["output-log", *command]) => {
             Some(format!("the directory comes first: `hq output-log {word} {command}`"))
         }
+        ["import"] if word.starts_with('-') => of_own(path, word).or_else(|| {
+            Some(format!(
+                "options of the batch system are one text in front of the script: `hq import --options '{word}' FILE`"
+            ))
+        }),
         ["query"] if !word.starts_with('-') => Some(
             "the SQL is one word in quotes: `hq query 'select count(*) from tasks'`".to_owned(),
         ),

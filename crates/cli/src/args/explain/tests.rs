@@ -373,6 +373,12 @@ fn values_are_told_by_their_kind() {
         ("output-log d show --job x", "is: Only this job"),
         ("worker address all", "not possible here; ids look like `3`"),
         ("worker address vm", "ids look like `3`"),
+        (
+            "import --submit --array=1-5 slurm.sh",
+            "`hq import --options '--array=1-5' FILE`",
+        ),
+        ("import --sumbit slurm.sh", "did you mean `--submit`?"),
+        ("run", "`hq run ./script.sh`"),
         ("alloc info", "name a queue by its id"),
         (
             "worker start --resource mem=4",

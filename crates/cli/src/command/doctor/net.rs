@@ -13,6 +13,7 @@ use hq_protocol::{HandshakeError, Plane};
 use super::check::{Check, State};
 use super::relays;
 use crate::client::Client;
+use crate::command::server::wrong_host;
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
 use crate::parse::selector::Selector;
@@ -263,7 +264,10 @@ async fn port(plane: Plane, access: &Access) -> Vec<Check> {
             return vec![Check::broken(what, error.to_string(), advice)];
         }
     };
-    let mut checks = vec![Check::good(what, shown(&addresses))];
+    let mut checks = vec![match wrong_host(host) {
+        Some(why) => Check::poor(what, shown(&addresses), why),
+        None => Check::good(what, shown(&addresses)),
+    }];
     let what = format!("{plane} port {port}");
     let stream = match in_time(hq_protocol::connect_any(&addresses)).await {
         Ok(stream) => stream,

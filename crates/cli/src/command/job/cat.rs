@@ -145,17 +145,14 @@ fn cat_task(
             streams.cat(path, (job, task), channel, out)
         }
         Some(Kind::Stream | Kind::None) | None => {
-            tracing::warn!("Task {} has no `{name}` stream associated with it", task.id);
-            let (place, state) = (format!("{job}.{}", task.id), task.state());
-            let why = if state == client::TaskState::Waiting {
-                format!("has not started: `hq task explain {place}` says why")
-            } else if state == client::TaskState::Canceled {
-                format!("was canceled: `hq task info {place}` shows whether it ever ran")
-            } else {
-                return Ok(());
-            };
-            if io::stderr().is_terminal() {
-                tracing::warn!("It {why}");
+            let id = task.id;
+            tracing::warn!("Task {id} has no `{name}` stream associated with it");
+            // Only a task that has started has paths.
+            let is_unstarted = task.paths.is_none() && io::stderr().is_terminal();
+            if is_unstarted && task.state() == client::TaskState::Waiting {
+                tracing::warn!("It has not started: `hq task explain {job}.{id}` says why");
+            } else if is_unstarted && task.state() == client::TaskState::Canceled {
+                tracing::warn!("It was canceled before it started, so it wrote nothing");
             }
             Ok(())
         }

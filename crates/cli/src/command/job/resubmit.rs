@@ -74,6 +74,7 @@ pub(in crate::command) async fn resubmit(
             Some(Row::Nothing(_)) if is_all => continue,
             // The command has already reported how much of each job is done.
             Some(Row::Nothing(_)) if args.changed => continue,
+            Some(Row::Nothing(_)) if args.filter.is_none() => "it has no tasks".to_owned(),
             Some(Row::Nothing(_)) => "no task is in the selected states".to_owned(),
             Some(Row::Refused(why)) => why,
             None => "the server did not say why".to_owned(),

@@ -13,7 +13,7 @@ use clap::Parser;
 use crate::args::worker::{DeploySshArgs, StartArgs};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
-use crate::submit::is_stdin;
+use crate::submit::read_text;
 
 /// The pause between two checks of the ssh processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -234,12 +234,7 @@ fn check_worker_args(words: &[OsString], context: &mut Context) -> CliResult<()>
 }
 
 fn read_hosts(path: &Path) -> CliResult<Vec<Host>> {
-    let content = if is_stdin(path) {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let content = content.map_err(|error| {
+    let content = read_text(path).map_err(|error| {
         CliError::caused(
             format!("Cannot load hostfile from {}", path.display()),
             &error,

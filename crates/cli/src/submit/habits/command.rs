@@ -168,6 +168,9 @@ fn brace(
         let begins =
             before.is_none_or(|c| matches!(c, ' ' | '_' | '/' | '.' | '-' | '=' | ',' | ':' | '"'));
         return (!is_single && begins).then(|| {
+            if name == "1" && matches!(typed.source, Source::Entries) {
+                return "`{1}` is not replaced; the line of a task is `{}` in `hq run`, and `$HQ_ENTRY` in a shell".to_owned();
+            }
             format!("`{{{name}}}` is not replaced; several values of a task are parameters: `--param x=1,2 --param y=a,b -- PROGRAM {{x}} {{y}}`")
         });
     }
@@ -251,7 +254,18 @@ pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Detects input such as `hq submit -- cat '*.txt'`, `'~/x'`.
+/// `hq submit -- bash -c './run.sh &'`, or a script that ends so.
+pub(super) fn background(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+    let code = text.text.trim_end();
+    let is_one = text.reader == Reader::Shell && code.ends_with('&') && !code.ends_with("&&");
+    is_one.then(|| {
+        Remark::Note(
+            "the shell does not wait for the command before the last `&`: the task ends at once, and the worker kills what it left; leave out `&`, or add `wait`".to_owned(),
+        )
+    })
+}
+
+/// `hq submit -- cat '*.txt'`, `'~/x'`.
 pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if text.reader != Reader::Program {
         return None;

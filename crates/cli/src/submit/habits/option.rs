@@ -38,9 +38,9 @@ fn known() -> &'static BTreeSet<String> {
     })
 }
 
-/// Returns the values of an option before the program.
+/// Returns the values of an option.
 pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<Item = &'a str> {
-    let words = &typed.front.words;
+    let words = &typed.options;
     words.iter().enumerate().filter_map(move |(at, word)| {
         let rest = word.strip_prefix(option)?;
         match rest.strip_prefix('=') {
@@ -54,7 +54,7 @@ pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<
 pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     /// The maximum number that may be intended as minutes.
     const MINUTES_MAX: u32 = 1_000;
-    if let Some(note) = short_clock(&typed.front.words) {
+    if let Some(note) = short_clock(&typed.options) {
         return Some(Remark::Note(note));
     }
     let value = given(typed, "--time-limit").next()?;
@@ -64,22 +64,24 @@ pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         )));
     }
     let number: u32 = value.parse().ok()?;
+    let is_typed = typed
+        .front
+        .words
+        .iter()
+        .any(|word| word.starts_with("--time-limit"));
+    let place = if is_typed {
+        ""
+    } else {
+        " in the `#HQ` line or in the file that `hq config` shows"
+    };
     (number < MINUTES_MAX).then(|| {
         Remark::Note(format!(
-            "a number alone is in seconds; for minutes write `--time-limit {number}min`"
+            "a number alone is in seconds; for minutes write `--time-limit {number}min`{place}"
         ))
     })
 }
 
-/// Detects input such as `#HQ --time-limit 01:30`.
-pub(super) fn short_clock_of_script(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
-    let head = typed.script.as_ref()?.head();
-    let mut lines = head.lines().filter_map(|line| line.strip_prefix("#HQ "));
-    let note = lines.find_map(|line| short_clock(&shlex::split(line)?))?;
-    (typed.verb != Verb::File).then_some(Remark::Note(note))
-}
-
-/// Like [`short_clock`], for the command line of this process.
+/// Like [`short_clock`], of the command line of this process.
 pub(crate) fn short_clock_here() -> Option<String> {
     short_clock(&Front::of(&[]).words)
 }
@@ -141,7 +143,13 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     let known_name = option
         .strip_prefix("--")
         .filter(|name| known().contains(*name))?;
-    if typed.verb == Verb::File || text.reader != Reader::Program {
+    // `hq import` passes arguments to its script.
+    let is_typed = typed
+        .front
+        .words
+        .iter()
+        .any(|word| word == typed.verb.word());
+    if !is_typed || typed.verb == Verb::File || text.reader != Reader::Program {
         return None;
     }
     let before = &typed.words[..text.number];

@@ -163,6 +163,14 @@ impl Script {
         &self.head
     }
 
+    /// Returns the words of the `#HQ` lines.
+    pub(super) fn directives(&self) -> Vec<String> {
+        let is_top = |line: &&str| line.is_empty() || line.starts_with('#');
+        let lines = self.head.lines().take_while(is_top);
+        let lines = lines.filter_map(|line| shlex::split(line.strip_prefix("#HQ ")?));
+        lines.flatten().collect()
+    }
+
     /// Returns whether the file was read completely.
     pub(super) fn is_whole_text(&self) -> bool {
         self.is_text() && (self.bytes.len() as u64) < HEAD_LEN
@@ -284,7 +292,7 @@ pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     }
     let word = &script.word;
     let is_read = front.program.ends_with(".sh");
-    let mut is_top = true;
+    let (mut is_top, mut note) = (true, String::new());
     for (number, line) in (1..).zip(script.head.lines()) {
         let line = line.trim();
         is_top &= line.is_empty() || line.starts_with('#');
@@ -315,9 +323,11 @@ pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
             ),
             (true, true, false) => behind_interpreter(typed, script),
         };
-        return Some(Remark::Note(format!(
-            "line {number} of `{word}`, `{line}`, is ignored: {why}"
-        )));
+        note += &if note.is_empty() {
+            format!("line {number} of `{word}`, `{line}`, is ignored: {why}")
+        } else {
+            format!("; line {number}, `{line}`, too")
+        };
     }
-    None
+    (!note.is_empty()).then_some(Remark::Note(note))
 }

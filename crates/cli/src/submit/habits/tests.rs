@@ -81,6 +81,9 @@ const HABITS: &[(&str, &str)] = &[
     ("submit --each-line f -- /x {#}", "`$HQ_TASK_ID`"),
     ("submit --array 1-3 -- /x {1}", "--param x=1,2"),
     ("run -- xargs -n1 gzip", "`hq run --each-line - -- gzip`"),
+    ("run --each-line f -- /x {1}", "the line of a task is `{}` in `hq run`"),
+    ("submit -- bash -c 'sleep 1 && echo x > f &'", "add `wait`"),
+    ("run -- sh -c './a & ./b & '", "add `wait`"),
     // Words in braces.
     ("submit --each-line f -- /convert {}", "`$HQ_ENTRY`, which a shell expands: `bash -c 'LINE'`; `hq run` replaces"),
     ("submit --each-line f -- bash -c 'gzip {}'", "the line of a task is in `$HQ_ENTRY`;"),
@@ -400,6 +403,7 @@ fn each_habit_is_told_once() {
 #[rustfmt::skip] // A line for each is a table.
 const MEANT: &[&str] = &[
     "submit -- true",
+    "submit -- bash -c './a & ./b & wait'",
     "submit -- /train.py --name x --seed 3 --retries 2",
     "submit -- docker run --name x --cpus 2 --env A=1 image",
     "submit --nodes 2 -- srun ./x",
