@@ -91,7 +91,7 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
             .nth(2)
             .filter(|dir| *dir != Path::new(""));
         let dir = dir.unwrap_or(Path::new("."));
-        return CliError::caused(error.to_string(), error).with_help(format!(
+        return access_failure(error).with_help(format!(
             "name the directory in which the server started, not a file in it: `--server-dir {}`",
             dir.display()
         ));

@@ -115,14 +115,14 @@ impl Context {
         Ok(self.out.flush()?)
     }
 
-    /// Says on a terminal that a list leaves out rows, if the list itself goes to a file or to a
-    /// filter such as `grep`.
+    /// Says on a terminal that a list leaves out rows by default, if the list itself goes to a file
+    /// or to a filter such as `grep`.
     fn note_hidden(&self, hidden: usize, what: &str) {
         use std::io::IsTerminal as _;
         let is_seen = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
         if hidden > 0 && is_seen && self.mode() == OutputMode::Cli {
             let hidden = hq_core::words::count(hidden as u64, what);
-            tracing::warn!(
+            tracing::info!(
                 "The list is without {hidden} in other states; `hq {what} list --all` has them"
             );
         }

@@ -69,7 +69,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         progress_at_ns,
         is_all: args.all,
     };
-    let hidden = jobs.len() - shown.len();
+    let hidden = args.filter.map_or(jobs.len() - shown.len(), |_| 0);
     context.output.job_list(&mut context.out, view)?;
     context.note_hidden(hidden, "job");
     Ok(())

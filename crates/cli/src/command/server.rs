@@ -35,9 +35,6 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
         background::detach();
     }
     tracing::info!("hq {VERSION}");
-    if let Some(why) = args.host.as_deref().and_then(wrong_host) {
-        tracing::warn!("{why}");
-    }
     if !args.background {
         warn_about_open_planes(&args);
         refuse_huge_pages();
@@ -103,6 +100,9 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         (error, Some(advice)) => error.with_help(advice),
         (error, None) => error,
     })?;
+    if let Some(why) = wrong_host(&server.info().worker_host) {
+        tracing::warn!("{why}");
+    }
     // A server continues even if its standard output is closed.
     let shown = context
         .output
@@ -185,8 +185,8 @@ pub(super) fn wrong_host(host: &str) -> Option<String> {
     let is_any = address.is_some_and(|address| address.is_unspecified());
     let is_here = host == "localhost" || address.is_some_and(|address| address.is_loopback());
     (is_any || is_here).then(|| format!(
-        "--host is the name by which workers and clients reach the server's machine, and `{host}` is the machine of each of them: \
-         only this machine reaches the server. It accepts connections to all addresses anyway; leave out --host, or name this machine"
+        "Workers and clients connect to the host of the server, and `{host}` means the machine on which they run: only this machine \
+             reaches the server. It accepts connections to all its addresses anyway: start it without --host, or with the name of this machine"
     ))
 }
 

@@ -153,7 +153,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     } else {
         Some(args.filter.unwrap_or(WorkerFilter::Running))
     };
-    let count = workers.len();
+    let count = args.filter.map_or(workers.len(), |_| 0);
     workers.retain(|worker| {
         let is_running = worker_state(worker) == client::worker_info::State::Running;
         match filter {
@@ -164,7 +164,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     });
     workers.sort_unstable_by_key(|worker| worker.id);
     context.output.worker_list(&mut context.out, &workers)?;
-    context.note_hidden(count - workers.len(), "worker");
+    context.note_hidden(count.saturating_sub(workers.len()), "worker");
     Ok(())
 }
 

@@ -255,9 +255,13 @@ fn has_ended(key: TaskKey, state: Option<TaskState>, unkillable: Option<String>)
     let left = unkillable.map_or_else(String::new, |place| {
         format!("\nIts process still exists and keeps its resources: {place}")
     });
-    let state = state.map_or("ended", TaskState::name);
+    let has = matches!(state, Some(TaskState::Finished | TaskState::Failed));
+    let (verb, state) = (
+        if has { "has" } else { "was" },
+        state.map_or("ended", TaskState::name),
+    );
     let text = format!(
-        "{text}\nTask {job}.{task} is {state}; `hq task info {job}.{task}` shows how it ended{left}"
+        "{text}\nTask {job}.{task} {verb} {state}; `hq task info {job}.{task}` shows how it ended{left}"
     );
     Refusal::conflict(text).about(Some(job), Some(task))
 }
