@@ -142,11 +142,6 @@ pub(crate) fn apply(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
     Ok(config.complete(words).unwrap_or(cli))
 }
 
-/// Returns the user's file, whether or not it exists.
-pub(crate) fn user_file() -> Option<PathBuf> {
-    paths().into_iter().nth(1)
-}
-
 /// Returns the site's file, then the user's file, which has precedence.
 fn paths() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());

@@ -244,6 +244,15 @@ fn of_wrong_value(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<
     if let Some(answer) = of_word(name, value).or_else(|| repair::joined(name, words)) {
         return Some(answer);
     }
+    if argument::is_state(value) && !option.contains("STATE") {
+        let list = match path {
+            ["worker", ..] => "hq worker list",
+            _ => "hq job list --all",
+        };
+        return Some(format!(
+            "`{value}` is a state: quiet lists print an id and a state on each line, and `{list} --output-mode quiet | cut -d' ' -f1` prints only the ids"
+        ));
+    }
     let answer = repair::empty(name, value, (path, words))
         .or_else(|| of_listed(error, value))
         .or_else(|| of_unnamed(name, value))
@@ -621,11 +630,6 @@ fn of_sentence(words: &[&str]) -> Option<String> {
 fn of_id(value: &str, what: &str, list: &str, examples: &str) -> String {
     if let Some(text) = of_selector(value, examples) {
         return text;
-    }
-    if argument::is_state(value) {
-        return format!(
-            "`{value}` is a state: quiet lists print an id and a state on each line, and `{list} --output-mode quiet | cut -d' ' -f1` prints only the ids"
-        );
     }
     if value.starts_with(char::is_alphabetic) && value != "all" {
         return format!(

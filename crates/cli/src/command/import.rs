@@ -28,11 +28,20 @@ pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
         read_all(&shown, file, SCRIPT_MAX)?
     };
     if bytes.trim_ascii().is_empty() {
-        return Err(CliError::new(format!("{shown} is empty")).with_help(format!(
+        let error = CliError::new(format!("{shown} is empty"));
+        return Err(if shown == "-" {
+            error
+        } else {
+            error.with_help(format!(
             "with `> {shown}`, the shell empties the file before hq reads it: restore the script, and write to another file, as in `hq import {shown} > new.sh`"
-        )));
+        ))
+        });
     }
-    if let Some(option) = args.args.iter().find(|word| is_batch_option(word)) {
+    if let Some(at) = args.args.iter().position(|word| is_batch_option(word)) {
+        let mut option = args.args[at].clone();
+        if let Some(value) = args.args.get(at + 1).filter(|_| !option.contains('=')) {
+            option = format!("{option} {value}");
+        }
         return Err(CliError::new(format!(
             "`{option}` follows the script, so it would be an argument of the script"
         ))

@@ -32,7 +32,7 @@ use super::worker::start::split_off_keeper;
 use crate::args::run::RunArgs;
 use crate::args::submit::Destination;
 use crate::client::{Client, WatchOptions};
-use crate::config::complete_tasks;
+use crate::config::{complete_tasks, submit_words};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::parse::selector::Selector;
@@ -158,7 +158,7 @@ fn prepare(
         let prepared = jobfile::load(path, Destination::default(), place)?;
         return skip_if(args.tasks.skip_done, prepared);
     }
-    let front = Front::of(&args.command);
+    let front = Front::of(&args.command).with_settings(submit_words());
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     complete_tasks(&mut args.tasks, false)?;

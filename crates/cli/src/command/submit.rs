@@ -20,7 +20,7 @@ use crate::args::global::OutputMode;
 use crate::args::job::SubmitFileArgs;
 use crate::args::submit::{FollowArgs, SubmitArgs};
 use crate::client::Client;
-use crate::config::complete_tasks;
+use crate::config::{complete_tasks, submit_words};
 use crate::error::{CliError, CliResult};
 use crate::output::console::is_stdout_file;
 use crate::parse::selector::one_job;
@@ -129,7 +129,7 @@ fn prepare_with(
     (after, default_ids): (Vec<After>, Option<IdArray>),
     server_uid: Option<&str>,
 ) -> CliResult<(PreparedSubmit, bool)> {
-    let front = Front::of(&args.command);
+    let front = Front::of(&args.command).with_settings(submit_words());
     directives::find(args.directives, &args.command, stdin.as_deref())?
         .apply(&mut args.tasks, &mut args.command);
     complete_tasks(&mut args.tasks, args.job.is_some())?;

@@ -221,7 +221,7 @@ impl<'a> Typed<'a> {
         let lines = lines.map_or_else(Vec::new, Script::directives);
         Self {
             verb,
-            options: [&front.words[..], &lines, &crate::config::submit_words()].concat(),
+            options: [&front.words[..], &lines, &front.settings].concat(),
             front: Cow::Borrowed(front),
             source: match params {
                 Some(params) => Source::Params(params),

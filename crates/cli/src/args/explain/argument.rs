@@ -39,8 +39,9 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
             Some(format!("the directory comes first: `hq output-log {word} {command}`"))
         }
         ["import"] if word.starts_with('-') => of_own(path, word).or_else(|| {
+            let typed = words.iter().find(|typed| typed.starts_with(word))?;
             Some(format!(
-                "options of the batch system are one text in front of the script: `hq import --options '{word}' FILE`"
+                "options of the batch system are one text in front of the script: `hq import --options '{typed}' FILE`"
             ))
         }),
         ["query"] if !word.starts_with('-') => Some(
@@ -363,13 +364,8 @@ fn of_setting(words: &[&str]) -> String {
     let value = typed.next().unwrap_or("4");
     let is_bare = value.parse::<f64>().is_ok() || matches!(value, "true" | "false");
     let quote = if is_bare { "" } else { "\"" };
-    let file = crate::config::user_file();
-    let file = file
-        .as_deref()
-        .unwrap_or(std::path::Path::new("~/.config/hq/config.toml"));
     format!(
-        "it only shows defaults: to set one, write the lines `[{table}]` and `{key} = {quote}{value}{quote}` in the file {}, see `hq doc config`",
-        file.display()
+        "it only shows defaults: to set one, write the lines `[{table}]` and `{key} = {quote}{value}{quote}` in the file that `hq config` names (`~/.config/hq/config.toml`), see `hq doc config`"
     )
 }
 

@@ -365,6 +365,8 @@ fn values_are_told_by_their_kind() {
             "`hq worker list --output-mode quiet | cut",
         ),
         ("submit --after FAILED true", "is a state"),
+        ("task info 2 FAILED", "is a state"),
+        ("job list --filter RUNING", "did you mean `running`?"),
         // An option of the same name elsewhere.
         (
             "journal replay --after 2026-11-29",

@@ -256,7 +256,11 @@ pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
 
 /// `hq submit -- bash -c './run.sh &'`, or a script that ends so.
 pub(super) fn background(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
-    let code = text.text.trim_end();
+    const ENDS: [&str; 8] = ["done", "fi", "}", ")", "disown", "exit 0", "exit", ";"];
+    let mut code = text.text.trim_end();
+    while let Some(rest) = ENDS.iter().find_map(|end| code.strip_suffix(end)) {
+        code = rest.trim_end();
+    }
     let is_one = text.reader == Reader::Shell && code.ends_with('&') && !code.ends_with("&&");
     is_one.then(|| {
         Remark::Note(

@@ -15,6 +15,8 @@ use crate::text::quoted;
 pub(crate) struct Front {
     /// The words, without a final `--`.
     pub(super) words: Vec<String>,
+    /// The options from the user's file.
+    pub(super) settings: Vec<String>,
     /// Whether `--` precedes the program. If so, options after it belong to the program.
     pub(super) is_fenced: bool,
     /// The program as typed. Its interpreter may be inserted before it later.
@@ -30,6 +32,7 @@ impl Default for Front {
     fn default() -> Self {
         Self {
             words: Vec::new(),
+            settings: Vec::new(),
             is_fenced: true,
             program: String::new(),
             is_piped: false,
@@ -51,12 +54,18 @@ impl Front {
         }
     }
 
+    /// Adds the options from the user's file.
+    pub(crate) fn with_settings(self, settings: Vec<String>) -> Self {
+        Self { settings, ..self }
+    }
+
     pub(super) fn split(front: &[OsString], command: &[OsString], is_piped: bool) -> Self {
         let text = |word: &OsString| word.to_string_lossy().into_owned();
         let mut words: Vec<String> = front.iter().map(text).collect();
         let is_fenced = words.pop_if(|word| word == "--").is_some();
         Self {
             words,
+            settings: Vec::new(),
             is_fenced,
             program: command.first().map(text).unwrap_or_default(),
             is_piped,

@@ -84,6 +84,8 @@ const HABITS: &[(&str, &str)] = &[
     ("run --each-line f -- /x {1}", "the line of a task is `{}` in `hq run`"),
     ("submit -- bash -c 'sleep 1 && echo x > f &'", "add `wait`"),
     ("run -- sh -c './a & ./b & '", "add `wait`"),
+    ("run -- sh -c 'for i in 1 2; do ./a $i & done'", "add `wait`"),
+    ("run -- sh -c './a > log 2>&1 & exit 0;'", "add `wait`"),
     // Words in braces.
     ("submit --each-line f -- /convert {}", "`$HQ_ENTRY`, which a shell expands: `bash -c 'LINE'`; `hq run` replaces"),
     ("submit --each-line f -- bash -c 'gzip {}'", "the line of a task is in `$HQ_ENTRY`;"),
@@ -404,6 +406,8 @@ fn each_habit_is_told_once() {
 const MEANT: &[&str] = &[
     "submit -- true",
     "submit -- bash -c './a & ./b & wait'",
+    "submit -- bash -c 'for i in 1 2; do ./a & done; wait; exit 0'",
+    "submit -- bash -c './server & ./client; exit'",
     "submit -- /train.py --name x --seed 3 --retries 2",
     "submit -- docker run --name x --cpus 2 --env A=1 image",
     "submit --nodes 2 -- srun ./x",
