@@ -298,9 +298,13 @@ fn of_stray_word(path: &[&str], word: &str, (before, words): (&str, &[&str])) ->
     let command = path.join(" ");
     let is_table = !word.is_empty() && word.chars().all(|c| matches!(c, '|' | '+' | '-' | '*'));
     if is_table || is_state(word) {
+        let list = match path {
+            ["worker", ..] => "worker list",
+            _ => "job list --filter waiting",
+        };
         return Some(format!(
             "a list of hq stands there; ids are one word, such as `hq {command} 3,5-7`. As a script: `hq {command} \
-             $(hq job list --filter waiting --output-mode json | jq -r 'map(.id) | join(\",\")')`"
+             $(hq {list} --output-mode json | jq -r 'map(.id) | join(\",\")')`"
         ));
     }
     let text = match path {

@@ -366,6 +366,10 @@ fn values_are_told_by_their_kind() {
         ),
         ("submit --after FAILED true", "is a state"),
         ("task info 2 FAILED", "is a state"),
+        (
+            "worker info 1 RUNNING",
+            "$(hq worker list --output-mode json",
+        ),
         ("job list --filter RUNING", "did you mean `running`?"),
         // An option of the same name elsewhere.
         (
