@@ -59,10 +59,10 @@ impl ServerState {
         id: WorkerId,
         message: WorkerMessage,
     ) {
-        let Some(worker) = self.workers.get_mut(id) else {
+        if self.workers.get(id).is_none() {
             self.ignored.unknown_workers += 1;
             return;
-        };
+        }
         match message {
             WorkerMessage::Heartbeat {
                 unkillable,
@@ -70,7 +70,15 @@ impl ServerState {
                 faults,
                 sent,
             } => {
-                worker.set_unkillable(&unkillable);
+                let (own, foreign): (Vec<_>, Vec<_>) = unkillable
+                    .into_iter()
+                    .partition(|one| self.has_run(id, one.task, Some(one.instance)));
+                for one in foreign {
+                    self.refuse_foreign(id, one.task, "an unkillable process");
+                }
+                if let Some(worker) = self.workers.get_mut(id) {
+                    worker.set_unkillable(&own);
+                }
                 self.note_node(ctx, id, (faults, sent));
                 self.workers.note_heartbeat(id, ctx.now.mono);
                 ctx.send(id, WorkerCommand::Ping(Vec::new()));
@@ -84,15 +92,16 @@ impl ServerState {
             }
             WorkerMessage::Report(report) => self.on_report(ctx, id, report),
             WorkerMessage::Notify(task, message) => {
-                // Nothing is recorded for a forgotten job.
-                if self.jobs.all().contains_key(&task.job) {
-                    let told = ChangeKind::TaskNotified {
-                        task,
-                        worker: id,
-                        message: Arc::clone(&message),
-                    };
-                    ctx.persist(told);
+                if !self.has_run(id, task, None) {
+                    self.refuse_foreign(id, task, "a message");
+                    return;
                 }
+                let told = ChangeKind::TaskNotified {
+                    task,
+                    worker: id,
+                    message: Arc::clone(&message),
+                };
+                ctx.persist(told);
                 let notification = Notification {
                     task,
                     worker: id,
@@ -101,12 +110,39 @@ impl ServerState {
                 self.audience.note_notification(ctx.now.mono, notification);
             }
             WorkerMessage::Overview(usage) => {
-                worker.set_load(Load::of(&usage, ctx.now.wall));
+                if let Some(worker) = self.workers.get_mut(id) {
+                    worker.set_load(Load::of(&usage, ctx.now.wall));
+                }
                 let overview = ChangeKind::WorkerOverview { worker: id, usage };
                 ctx.persist(overview);
             }
             WorkerMessage::Goodbye(reason) => self.lose_worker(ctx, id, reason),
         }
+    }
+
+    /// Returns whether this worker has the task, or ran its last instance. A process that a task
+    /// left behind may still send messages after the end of the task. With `instance`, only this
+    /// instance counts.
+    fn has_run(&self, id: WorkerId, task: TaskKey, instance: Option<InstanceId>) -> bool {
+        let is_meant = |found: InstanceId| instance.is_none_or(|instance| instance == found);
+        let worker = self.workers.get(id);
+        let assigned = worker.and_then(|worker| worker.assigned().get(&task));
+        if assigned.is_some_and(|assigned| is_meant(assigned.instance)) {
+            return true;
+        }
+        let job = self.jobs.get(task.job);
+        let record = job.and_then(|job| job.record(job.find(task.task)?));
+        record.is_some_and(|record| {
+            record.was_started() && record.worker() == id && is_meant(record.instance())
+        })
+    }
+
+    /// Drops a statement of a worker about a task that it does not have: any holder of the key of
+    /// workers can send one.
+    fn refuse_foreign(&mut self, id: WorkerId, task: TaskKey, what: &str) {
+        self.ignored.stale_rows += 1;
+        tracing::warn!(worker = %id, job = %task.job, task = %task.task,
+            "A worker reported {what} of a task that it does not run. The report is ignored");
     }
 
     pub(super) fn on_worker_gone(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, how: LinkEnd) {

@@ -146,4 +146,74 @@ mod tests {
         assert_eq!(state.workers()[&WORKER].unkillable(), []);
         assert!(free(&state) > 0, "it is given to others again");
     }
+
+    #[test]
+    fn a_worker_says_nothing_about_tasks_of_others() {
+        use crate::server_state::{ChangeKind, Effect};
+        let mut state = ServerState::new("test");
+        let submit = array_submit(1, template(&["x"]));
+        apply(
+            &mut state,
+            Input::WorkerConnected(LinkId(1), worker_config(1)),
+        );
+        request(&mut state, Command::Submit(Box::new(submit)));
+        apply(
+            &mut state,
+            Input::WorkerConnected(LinkId(2), worker_config(1)),
+        );
+        let later = Unkillable {
+            instance: InstanceId(1),
+            ..HUNG
+        };
+        let unknown = Unkillable {
+            task: TaskKey::new(JobId(7), TaskId(0)),
+            ..HUNG
+        };
+        let other = WorkerId(2);
+        for (worker, told, kept) in [
+            (WORKER, HUNG, true),
+            (WORKER, later, false),
+            (WORKER, unknown, false),
+            (other, HUNG, false),
+        ] {
+            let heartbeat = WorkerMessage::Heartbeat {
+                unkillable: vec![told],
+                held: Vec::new(),
+                faults: Vec::new(),
+                sent: None,
+            };
+            apply(&mut state, Input::WorkerMessage(worker, heartbeat));
+            let shown = state.workers()[&worker].unkillable();
+            assert_eq!(shown.contains(&told), kept, "{worker} {told:?}");
+        }
+        let mut notify = |worker, task| {
+            let message = WorkerMessage::Notify(task, (*b"words").into());
+            let effects = apply(&mut state, Input::WorkerMessage(worker, message));
+            effects.iter().any(|effect| {
+                matches!(effect, Effect::Persist(change)
+                    if matches!(change.kind, ChangeKind::TaskNotified { .. }))
+            })
+        };
+        assert!(notify(WORKER, HUNG.task));
+        assert!(!notify(other, HUNG.task) && !notify(other, unknown.task));
+        // A process that the task left behind may speak after its end.
+        let ended = EndedRow {
+            task: HUNG.task,
+            instance: HUNG.instance,
+            outcome: Outcome::Finished,
+            age: Duration::ZERO,
+            run: Duration::from_secs(1),
+            usage: Usage::default(),
+        };
+        let report = Report {
+            ended: vec![ended],
+            ..Report::default()
+        };
+        tell(&mut state, WorkerMessage::Report(report));
+        let mut notify = |worker| {
+            let message = WorkerMessage::Notify(HUNG.task, (*b"words").into());
+            apply(&mut state, Input::WorkerMessage(worker, message)).len()
+        };
+        assert!(notify(WORKER) > notify(other));
+    }
 }
