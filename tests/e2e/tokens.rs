@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
-use crate::harness::Env;
+use crate::harness::{Env, wait_for};
 use crate::http::{Site, resources};
 
 pub(crate) fn made(env: &Env, site: &Site, name: &str, role: &str) -> Site {
@@ -132,4 +132,43 @@ fn a_revoked_token_is_dead_and_the_others_live_on() {
         Site { address, token }.post("/api/v1/jobs/1/cancel").status
     };
     assert_eq!((status(&first.token), status(&second.token)), (401, 200));
+}
+
+#[test]
+fn a_revoked_token_starts_nothing_whose_body_is_still_being_sent() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let owner = Site::of(&env);
+    let late = made(&env, &owner, "late", "submit");
+    let body = r#"{"name":"late","task":[{"command":["true"]}]}"#;
+    let mut stream = std::net::TcpStream::connect(&late.address).expect("the listener answers");
+    let begun = format!(
+        "POST /api/v1/jobs?submit_dir=/ HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+        late.address,
+        late.token,
+        body.len(),
+        &body[..9]
+    );
+    std::io::Write::write_all(&mut stream, begun.as_bytes()).expect("it listens");
+    wait_for("the request is admitted", || {
+        let listed = env.json(&["token", "list"]);
+        let tokens = listed.as_array().expect("a list").iter();
+        let used = tokens
+            .clone()
+            .any(|token| token["name"] == "late" && token["used_at"].is_string());
+        used.then_some(()).ok_or(listed.to_string())
+    });
+    env.hq(&["token", "revoke", "late"]).ok();
+    // The server may have closed the connection already.
+    let _ = std::io::Write::write_all(&mut stream, &body.as_bytes()[9..]);
+    let mut seen = Vec::new();
+    let _ = stream.read_to_end(&mut seen);
+    let seen = String::from_utf8_lossy(&seen);
+    assert!(
+        seen.is_empty() || seen.starts_with("HTTP/1.1 401"),
+        "{seen}"
+    );
+    let jobs = owner.get("/api/v1/jobs?all=true").body;
+    assert!(!jobs.contains("late"), "{jobs}");
 }

@@ -66,6 +66,12 @@ impl ApiError {
         Refusal::unavailable(text).into()
     }
 
+    /// Creates the error for a request whose token was revoked after it had begun.
+    pub(super) fn revoked() -> Self {
+        let text = "the token was revoked before the request was complete".to_owned();
+        Self(StatusCode::UNAUTHORIZED, text, None)
+    }
+
     pub(super) fn gone() -> Self {
         Refusal::shutting_down().into()
     }

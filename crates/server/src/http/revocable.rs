@@ -1,7 +1,8 @@
-//! Responses that end when the token of their request is revoked.
+//! Requests and responses that end when the token of their request is revoked.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
@@ -14,13 +15,17 @@ use super::auth;
 use super::tokens::IssuedToken;
 
 /// Answers a request that uses this token.
-pub(super) async fn run(request: Request, next: Next, issued: &IssuedToken) -> Response {
-    // The change started while the token was valid, and its client should learn the outcome.
-    let is_action = !request.method().is_safe();
-    let answer = next.run(request);
-    if is_action {
-        return answer.await;
+pub(super) async fn run(mut request: Request, next: Next, issued: &Arc<IssuedToken>) -> Response {
+    if !request.method().is_safe() {
+        // A change that started while the token was valid is completed, and its client learns the
+        // outcome. It starts when its body is complete, see `IssuedToken::is_revoked`.
+        request.extensions_mut().insert(Arc::clone(issued));
+        let revoked = Box::pin(issued.revoked());
+        return next
+            .run(request.map(|body| Body::new(Revocable { body, revoked })))
+            .await;
     }
+    let answer = next.run(request);
     tokio::select! {
         response = answer => {
             let revoked = Box::pin(issued.revoked());

@@ -70,6 +70,12 @@ impl IssuedToken {
         u64::from_le_bytes(*first).max(1)
     }
 
+    /// Returns whether the token has been revoked since the request was admitted. A handler that
+    /// waits, for example for the body, checks this before it changes anything.
+    pub(super) fn is_revoked(&self) -> bool {
+        *self.revoked.borrow()
+    }
+
     /// Waits until the token is revoked.
     pub(super) fn revoked(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut revoked = self.revoked.subscribe();

@@ -23,6 +23,7 @@ use super::read::unexpected;
 use super::{Answer, ApiError, Parameters, has_body, id, parameters};
 use crate::http::App;
 use crate::http::secret::hex;
+use crate::http::tokens::IssuedToken;
 use crate::request_shares::DESCRIPTIONS;
 
 /// The maximum size of a job description in bytes.
@@ -133,8 +134,15 @@ async fn take(
             "this server does not accept job descriptions",
         ));
     };
+    let issued = request.extensions().get::<Arc<IssuedToken>>().cloned();
     let permit = DESCRIPTIONS.enter(actor()).await;
-    let body = receive(request).await?;
+    let body = receive(request).await;
+    let check_token = || match issued.as_ref().is_some_and(|issued| issued.is_revoked()) {
+        true => Err(ApiError::revoked()),
+        false => Ok(()),
+    };
+    check_token()?;
+    let body = body?;
     let uid = app.parts.info.server_uid.clone();
     let reading = tokio::task::spawn_blocking(move || {
         let key = name.map(|name| SubmitKey {
@@ -163,6 +171,7 @@ async fn take(
         .await
         .map_err(|_| unexpected())?
         .map_err(|text| invalid(&text))?;
+    check_token()?;
     let outcome = app.parts.core.submit(listed, || submission).await?;
     drop(permit);
     let job = accepted(outcome.map_err(ApiError::from)?)?;
