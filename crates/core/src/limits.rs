@@ -11,7 +11,8 @@ mod submit;
 use crate::outcome::Outcome;
 
 pub use submit::{
-    PATH_BYTES_MAX, STRING_BYTES_MAX, TEMPLATE_BYTES_MAX, TooLarge, check_submit, template_bytes,
+    PATH_BYTES_MAX, STRING_BYTES_MAX, SUBMIT_RANGES_MAX, TEMPLATE_BYTES_MAX, TooLarge,
+    check_submit, template_bytes,
 };
 
 /// The maximum size of a report in bytes. The server handles such a report in a few milliseconds,

@@ -37,7 +37,6 @@ use hq_core::template::ByteText;
 pub use alloc::AllocRequest;
 pub use client::{Acknowledge, ClientRequest, JobRef, JournalAction, Query, TaskPageQuery};
 pub use curve::{TaskCurve, add_curves, take_curves};
-pub use ids::ID_RANGES_MAX;
 pub use output::{OUTPUT_DATA_MAX, OutputQuery, OutputRequest, OutputSource, ReadFrom};
 pub use refusal::refusal_text;
 pub use relay::RelayRequest;

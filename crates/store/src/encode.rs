@@ -1,5 +1,6 @@
 //! Encodes values for rows as numbers and JSON: states, outcomes, and the nested objects of events.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use hq_core::hardware::{GpuUsage, HardwareUsage};
@@ -270,10 +271,11 @@ fn resources_json(resources: &ResourceDescriptor) -> Value {
     json!({"resources": items, "coupling": {"weights": weights}})
 }
 
-pub(crate) fn submit_json(spec: &SubmitSpec, ids: &IdArray) -> Value {
+/// Returns a description of a submit, without the ids of an array, see [`with_ranges`].
+pub(crate) fn submit_json(spec: &SubmitSpec) -> Value {
     let task_desc = match &spec.body {
         SubmitBody::Graph(graph) => json!({"n_tasks": graph.tasks.len()}),
-        SubmitBody::Array(array) => template_json(&array.template, ids),
+        SubmitBody::Array(array) => template_json(&array.template),
     };
     json!({
         "submit_dir": text(&spec.submit_dir),
@@ -282,23 +284,40 @@ pub(crate) fn submit_json(spec: &SubmitSpec, ids: &IdArray) -> Value {
     })
 }
 
-fn template_json(template: &TaskTemplate, ids: &IdArray) -> Value {
-    let ranges: Vec<Value> = ids
-        .ranges()
-        .iter()
-        .map(|range| {
-            // `count` is the width of the range, not the number of ids in it.
-            let count = u64::from(range.last() - range.first()) + 1;
-            json!({"start": range.first(), "count": count, "step": range.step()})
-        })
-        .collect();
+/// What [`submit_json`] has in place of the ranges of ids. Texts in JSON do not contain it, because
+/// their quotes are escaped.
+const NO_RANGES: &str = "\"ranges\":[]";
+
+/// Puts the ranges of ids into an event with [`submit_json`]. There may be hundreds of thousands,
+/// of which each would need almost 1 KiB as a [`Value`].
+pub(crate) fn with_ranges(event: &Value, ids: &IdArray) -> String {
+    let mut text = event.to_string();
+    let Some(at) = text.find(NO_RANGES) else {
+        return text;
+    };
+    let rest = text.split_off(at + NO_RANGES.len() - 1);
+    for (number, range) in ids.ranges().iter().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        // `count` is the width of the range, not the number of ids in it.
+        let (start, count) = (range.first(), u64::from(range.last() - range.first()) + 1);
+        let step = range.step();
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "{comma}{{\"count\":{count},\"start\":{start},\"step\":{step}}}"
+        );
+    }
+    text + &rest
+}
+
+fn template_json(template: &TaskTemplate) -> Value {
     let crash_limit = match template.crash_limit {
         CrashLimit::NeverRestart => json!("NeverRestart"),
         CrashLimit::Unlimited => json!("Unlimited"),
         CrashLimit::Max(max) => json!({"MaxCrashes": max}),
     };
     let mut value = json!({
-        "ids": {"ranges": ranges},
+        "ids": {"ranges": []},
         "priority": template.priority,
         "time_limit": template.time_limit.map(duration),
         "crash_limit": crash_limit,
@@ -348,6 +367,7 @@ mod tests {
     use std::sync::Arc;
 
     use hq_core::id::TaskId;
+    use hq_core::limits::SUBMIT_RANGES_MAX;
     use hq_core::range::IdRange;
     use hq_core::template::GraphTask;
     use hq_core::testing::{array_submit, template};
@@ -358,12 +378,37 @@ mod tests {
     fn the_widest_range_of_ids_has_a_width() {
         let range = IdRange::new(0, 858_993_460, 5).expect("it ends at the last id");
         assert_eq!(range.last(), u32::MAX);
-        let ids = IdArray::new(vec![range]).expect("one range");
-        let ranges = template_json(&template(&["true"]), &ids)["ids"]["ranges"].take();
-        assert_eq!(
-            ranges,
-            json!([{"start": 0, "count": 4_294_967_296_u64, "step": 5}])
-        );
+        let mut spec = array_submit(1, template(&["true"]));
+        spec.submit_dir = NO_RANGES.as_bytes().into();
+        for (ranges, expected) in [
+            (
+                vec![range],
+                json!([{"start": 0, "count": 4_294_967_296_u64, "step": 5}]),
+            ),
+            (
+                vec![IdRange::single(3), IdRange::single(1)],
+                json!([{"start": 3, "count": 1, "step": 1}, {"start": 1, "count": 1, "step": 1}]),
+            ),
+        ] {
+            let ids = IdArray::new(ranges).expect("disjoint");
+            let text = with_ranges(&submit_json(&spec), &ids);
+            let value: Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!(value["task_desc"]["ids"]["ranges"], expected);
+            assert_eq!(value["submit_dir"], NO_RANGES);
+        }
+    }
+
+    #[test]
+    fn readers_accept_the_event_of_the_longest_list_of_ids() {
+        let ranges = (0..).map(|i| IdRange::new(4_000_000_000 + i, 2, 200_000_000));
+        let range = ranges.flatten().next().expect("it fits");
+        let widest = IdArray::new(vec![range]).expect("one range");
+        let event = submit_json(&array_submit(1, template(&["true"])));
+        let length = |ids: &IdArray| with_ranges(&event, ids).len();
+        let rest = length(&IdArray::default());
+        let most = rest + SUBMIT_RANGES_MAX * (length(&widest) - rest + 1);
+        let limit = usize::try_from(crate::query::VALUE_LEN_MAX).expect("positive");
+        assert!(most + (1 << 20) <= limit, "{most}");
     }
 
     #[test]

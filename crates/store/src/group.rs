@@ -109,9 +109,19 @@ impl<'a> Group<'a> {
         worker: Option<WorkerId>,
         data: &Value,
     ) -> rusqlite::Result<()> {
+        self.event_text(at, kind, job, worker, data.to_string())
+    }
+
+    fn event_text(
+        &mut self,
+        at: Timestamp,
+        kind: &'static str,
+        job: Option<JobId>,
+        worker: Option<WorkerId>,
+        data: String,
+    ) -> rusqlite::Result<()> {
         let seq = self.next_seq();
         let (job, worker) = (job.map(JobId::as_u32), worker.map(WorkerId::as_u32));
-        let data = data.to_string();
         if let Some(events) = &mut self.events {
             events.push(Event {
                 seq,

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 /// The number of instructions of SQLite's virtual machine between two checks of the clock.
 const PROGRESS_STEPS: i32 = 10_000;
 /// The maximum size in bytes of a value that a query may create or return. A call to an SQL
-/// function cannot be interrupted, and its duration depends on the length of its values. If a row
-/// contains longer values, its other values can still be read.
-const VALUE_LEN_MAX: i32 = 8 << 20;
+/// function cannot be interrupted, and its duration depends on the length of its values. The event
+/// of any submit that the server accepts is shorter. If a row contains longer values, its other
+/// values can still be read.
+pub(crate) const VALUE_LEN_MAX: i32 = 32 << 20;
 /// The maximum size in bytes of a query's result in the server's memory.
 pub const RESULT_LEN_MAX: u64 = 64 << 20;
 /// The size of a value in memory without its text, in bytes.
@@ -206,7 +207,7 @@ mod tests {
             "WITH RECURSIVE n (x) AS (SELECT 'ab' UNION ALL SELECT x || x FROM n) SELECT max(length(x)) FROM n",
         ] {
             let refused = ask(huge).expect_err(huge);
-            assert!(refused.contains("longer than 8 MiB"), "{huge}: {refused}");
+            assert!(refused.contains("longer than 32 MiB"), "{huge}: {refused}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Parses id arrays: `1-10`, `1,3-5`, `0-100:10,200`.
 
-use hq_core::range::{IdArray, IdRange};
+use hq_core::range::{ID_RANGES_MAX, IdArray, IdRange, RangeError};
 
 use super::{Cursor, ParseError};
 
@@ -12,6 +12,9 @@ pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
     let mut ranges = Vec::new();
     loop {
         cursor.skip_blanks();
+        if ranges.len() == ID_RANGES_MAX {
+            return Err(cursor.note_at(0, RangeError::TooManyRanges.to_string()));
+        }
         ranges.push(parse_range(&mut cursor)?);
         cursor.skip_blanks();
         if !cursor.consume(",") {
@@ -23,7 +26,7 @@ pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
         _ => &["`:`", "`,`", "end of input"],
     };
     cursor.finish(expected)?;
-    IdArray::new(ranges).map_err(|error| cursor.note_at(0, error.to_string()))
+    IdArray::from_user(ranges).map_err(|error| cursor.note_at(0, error.to_string()))
 }
 
 fn parse_range(cursor: &mut Cursor<'_>) -> Result<IdRange, ParseError> {
@@ -111,6 +114,14 @@ mod tests {
             let error = parse_id_array(text).expect_err(text).to_string();
             assert!(error.contains(note), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn refuses_ranges_whose_comparison_would_take_hours() {
+        let range = |i: u32| format!("{i}-{}:1000003", 4_000_000_000 + i);
+        let text: Vec<String> = (0..1_000_000).map(range).collect();
+        let error = parse_id_array(&text.join(",")).expect_err("interleaved");
+        assert!(error.to_string().contains("Too many interleaved ranges"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::fmt;
 use crate::job::SharedTemplate;
 use crate::params::{Params, Values, variable};
 use crate::template::{
-    ByteText, Entries, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+    ArrayIds, ByteText, Entries, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 
 /// The maximum size in bytes of the data that the tasks of a submit share (arguments, environment,
@@ -25,7 +25,12 @@ pub const STRING_BYTES_MAX: usize = (32 << 16) - 1;
 /// The maximum length of a path in bytes, including placeholders (`PATH_MAX` without its NUL).
 pub const PATH_BYTES_MAX: usize = 4_095;
 
-/// The overhead of a template on top of its texts: numbers, requests and tags.
+/// The maximum number of ranges of task ids in a submit: enough for any selection of the tasks of a
+/// job with a million tasks. The journal describes all of them in one value, which its readers
+/// must accept.
+pub const SUBMIT_RANGES_MAX: usize = 1 << 19;
+
+/// The overhead of a template besides its texts: numbers, requests and tags.
 const TEMPLATE_BYTES: usize = 1 << 10;
 
 /// The overhead of a text in a template.
@@ -40,14 +45,15 @@ const CAUSE_BYTES: usize = 16;
 
 /// A part of a submit that is too large.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{what} has {found} bytes, at most {limit} are possible{hint}")]
+#[error("{what} has {found} {unit}, at most {limit} are possible{hint}")]
 pub struct TooLarge {
     /// The name of the part, for users.
     pub what: Box<str>,
-    /// The size in bytes.
+    /// The size.
     pub found: usize,
-    /// The maximum size in bytes.
+    /// The maximum size.
     pub limit: usize,
+    unit: &'static str,
     hint: &'static str,
 }
 
@@ -73,6 +79,7 @@ impl TooLarge {
             what: what.to_string().into(),
             found,
             limit,
+            unit: "bytes",
             hint,
         })
     }
@@ -99,12 +106,26 @@ pub fn check_submit(spec: &SubmitSpec) -> Result<(), TooLarge> {
     match &spec.body {
         SubmitBody::Array(array) => {
             check_template(&array.template, shared)?;
+            check_ids(&array.ids)?;
             array.entries.as_ref().map_or(Ok(()), check_entries)
         }
         SubmitBody::Graph(graph) => graph
             .templates
             .iter()
             .try_for_each(|template| check_template(template, shared)),
+    }
+}
+
+fn check_ids(ids: &ArrayIds) -> Result<(), TooLarge> {
+    match ids {
+        ArrayIds::Given(ids) if ids.ranges().len() > SUBMIT_RANGES_MAX => Err(TooLarge {
+            what: "the list of task ids".into(),
+            found: ids.ranges().len(),
+            limit: SUBMIT_RANGES_MAX,
+            unit: "ranges",
+            hint: "; choose ids that follow each other, or split the tasks over several submits",
+        }),
+        ArrayIds::Given(_) | ArrayIds::Next(_) => Ok(()),
     }
 }
 
@@ -253,6 +274,7 @@ fn task_template_bytes(template: &TaskTemplate) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::range::IdArray;
     use crate::testing::{array_submit, template};
 
     fn submit(template: TaskTemplate, entries: Option<Entries>) -> SubmitSpec {
@@ -307,6 +329,23 @@ mod tests {
             ..template(&["env"])
         });
         assert!(text.is_some_and(|text| text.starts_with("the working directory has 4096 bytes")));
+    }
+
+    #[test]
+    fn a_list_of_ids_has_a_length() {
+        let with = |count: usize| {
+            let ids = (0..).step_by(2).take(count);
+            let ids = IdArray::from_sorted(ids).expect("ascending");
+            let mut spec = submit(template(&["true"]), None);
+            if let SubmitBody::Array(array) = &mut spec.body {
+                array.ids = ArrayIds::Given(ids);
+            }
+            check_submit(&spec)
+        };
+        assert_eq!(with(SUBMIT_RANGES_MAX), Ok(()));
+        let refused = with(SUBMIT_RANGES_MAX + 1).expect_err("too many");
+        let expected = "the list of task ids has 524289 ranges, at most 524288 are possible; ";
+        assert!(refused.to_string().starts_with(expected), "{refused}");
     }
 
     #[test]

@@ -129,8 +129,9 @@ impl Group<'_> {
             "job": job.as_u32(),
             "closed_job": *is_new && !stays_open,
             "job_desc": {"name": name, "max_fails": max_fails},
-            "submit_desc": encode::submit_json(spec, ids),
+            "submit_desc": encode::submit_json(spec),
         });
-        self.event(change.at, "job-created", Some(*job), None, &data)
+        let data = encode::with_ranges(&data, ids);
+        self.event_text(change.at, "job-created", Some(*job), None, data)
     }
 }
