@@ -26,6 +26,21 @@ fn hidden_in(text: &str) -> String {
     left.chars().filter(|c| !is_shown(c)).collect()
 }
 
+/// Checks that no command moves the cursor.
+fn check(env: &Env, commands: &[&[&str]]) {
+    for args in commands {
+        let mut screen = Screen::start(env, args);
+        screen.end();
+        let what = format!("{args:?} has printed something");
+        let text = wait_for(&what, || {
+            Some(screen.written())
+                .filter(|text| !text.is_empty())
+                .ok_or(String::new())
+        });
+        assert_eq!(hidden_in(&text), "", "{args:?}: {text:?}");
+    }
+}
+
 #[test]
 fn texts_of_others_move_no_cursor() {
     let mut env = Env::new();
@@ -86,18 +101,31 @@ fn texts_of_others_move_no_cursor() {
         &["--server-dir", HOSTILE, "job", "list"],
         &["run", "--output-mode=json", "--", &run],
     ];
-    for args in commands {
-        let mut screen = Screen::start(&env, args);
-        screen.end();
-        let what = format!("{args:?} has printed something");
-        let text = wait_for(&what, || {
-            Some(screen.written())
-                .filter(|text| !text.is_empty())
-                .ok_or(String::new())
-        });
-        assert_eq!(hidden_in(&text), "", "{args:?}: {text:?}");
-    }
+    check(&env, commands);
     for name in ["server.log", "worker1.log"] {
         assert_eq!(hidden_in(&env.read(name)), "", "{name}");
     }
+}
+
+#[test]
+fn lines_of_tasks_behind_prefixes_move_no_cursor() {
+    let mut env = Env::new();
+    env.start_server();
+    env.start_worker(2);
+    let prints = format!("printf '\\033[31mred\\033[0m%s\\r\\n' '{HOSTILE}'");
+    for (job, target) in [("1", "--stdout=%{TASK_ID}.out"), ("2", "--stream=stream")] {
+        env.submit(&["--array=1-2", target, "--", "sh", "-c", &prints]);
+        env.wait_job(job);
+    }
+    let commands: &[&[&str]] = &[
+        &["job", "tail", "1"],
+        &["job", "tail", "2"],
+        &["output-log", "stream", "show"],
+    ];
+    check(&env, commands);
+    // The output of one task, and output for a program, is not changed.
+    let expected = format!("\u{1b}[31mred\u{1b}[0m{HOSTILE}\r\n");
+    assert_eq!(env.hq(&["job", "cat", "1.1", "stdout"]).ok(), expected);
+    let tail = env.hq(&["job", "tail", "1"]).ok();
+    assert!(tail.contains(&expected), "{tail:?}");
 }

@@ -236,14 +236,14 @@ impl Log {
                 continue;
             }
             let prefix = format!("{job:0job_width$}.{task:0task_width$}:{number}>");
-            let out = context.out.as_is();
+            let out = &mut context.out;
             if context.colors {
                 let color = color_of_task(task);
-                write!(out, "\x1b[{color}m{prefix}\x1b[0m ")?;
+                write!(out.as_is(), "\x1b[{color}m{prefix}\x1b[0m ")?;
             } else {
                 write!(out, "{prefix} ")?;
             }
-            out.write_all(&bytes)?;
+            out.lines_of_task(&bytes)?;
             if bytes.last() != Some(&b'\n') {
                 writeln!(out)?;
             }

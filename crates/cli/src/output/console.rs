@@ -14,9 +14,13 @@ const BUFFER_LEN: usize = 64 * 1024;
 /// A writer that escapes hidden characters, because tasks, workers, batch systems and other users
 /// choose names, errors and paths.
 pub(crate) trait Shown: Write {
-    /// Returns the underlying writer, for requested task output and for colors around escaped
-    /// texts.
+    /// Returns the underlying writer, for the unchanged output of tasks and for colors around
+    /// escaped texts.
     fn as_is(&mut self) -> &mut dyn Write;
+
+    /// Writes lines of a task that stand next to other text. On a terminal, hidden characters other
+    /// than colors are escaped, because lines must not change the text around them.
+    fn lines_of_task(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
 /// Returns whether standard output is a regular file.
@@ -70,12 +74,29 @@ impl Shown for Console {
     fn as_is(&mut self) -> &mut dyn Write {
         &mut self.out
     }
+
+    fn lines_of_task(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.is_terminal {
+            return self.out.write_all(bytes);
+        }
+        let text = String::from_utf8_lossy(bytes);
+        self.out.write_all(
+            colored(&text, |number| {
+                number.bytes().all(|byte| byte.is_ascii_digit())
+            })
+            .as_bytes(),
+        )
+    }
 }
 
 #[cfg(test)]
 impl Shown for Vec<u8> {
     fn as_is(&mut self) -> &mut dyn Write {
         self
+    }
+
+    fn lines_of_task(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
     }
 }
 
@@ -90,14 +111,23 @@ pub(crate) fn error_line(text: &str) {
 /// that is not a terminal.
 pub(crate) fn error_styled(text: &str) {
     // The text contains typed words, and a shell may have inserted file names among them.
+    // Reset, bold, underlined, red, green, yellow: none of them hides text.
+    let shown = colored(text, |number| {
+        matches!(number, "0" | "1" | "4" | "31" | "32" | "33")
+    });
+    // An error while printing cannot be reported.
+    let _ = anstream::stderr().write_all(shown.as_bytes());
+}
+
+/// Escapes the hidden characters of a text, except in sequences that set colors of which all
+/// numbers are allowed.
+fn colored(text: &str, is_allowed: impl Fn(&str) -> bool) -> String {
     let mut parts = text.split("\x1b[");
     let mut shown = printable(parts.next().unwrap_or_default()).into_owned();
     for part in parts {
-        // Reset, bold, underlined, red, green, and yellow. None of them hides text.
-        let is_color = |number: &str| matches!(number, "0" | "1" | "4" | "31" | "32" | "33");
         let after = part
             .split_once('m')
-            .map(|(numbers, after)| (numbers.split(';').all(is_color), after));
+            .map(|(numbers, after)| (numbers.split(';').all(&is_allowed), after));
         let (color, text) = match after {
             Some((true, after)) => (&part[..part.len() - after.len()], after),
             Some((false, _)) | None => ("", part),
@@ -110,8 +140,7 @@ pub(crate) fn error_styled(text: &str) {
         shown.push_str(color);
         shown.push_str(&printable(text));
     }
-    // An error while printing cannot be reported.
-    let _ = anstream::stderr().write_all(shown.as_bytes());
+    shown
 }
 
 /// Writes a text to standard error unchanged.

@@ -102,14 +102,13 @@ impl Printer {
             }
             Shape::Raw | Shape::Prefixed(_) => {
                 let prefix = format!("{}.{task}:{channel}>", self.job);
-                let out = out.as_is();
                 if self.shape == Shape::Prefixed(true) {
                     let color = console::color_of_task(task);
-                    write!(out, "\x1b[{color}m{prefix}\x1b[0m ")?;
+                    write!(out.as_is(), "\x1b[{color}m{prefix}\x1b[0m ")?;
                 } else {
                     write!(out, "{prefix} ")?;
                 }
-                out.write_all(line)?;
+                out.lines_of_task(line)?;
                 out.write_all(b"\n")
             }
         }
