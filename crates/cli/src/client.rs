@@ -8,13 +8,14 @@ mod follow;
 pub(crate) mod tail;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hq_core::range::IdArray;
 use hq_protocol::access::{Access, AccessError, AccessFile, OwnerSocket, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
-use hq_protocol::{HandshakeError, MessageReader, MessageWriter, Plane, WriteError};
+use hq_protocol::{HandshakeError, MessageReader, MessageWriter, Plane, Strangers, WriteError};
 use hq_server::SilentServer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
@@ -44,6 +45,8 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 type BoxedStream = Box<dyn Stream>;
+/// A stream to a server, and the peer at its port.
+type Opened = (BoxedStream, Option<SocketAddr>);
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -155,11 +158,13 @@ impl Client {
             .map_err(|e| access_error(&e))?;
         let uid = file.server_uid.as_ref().map(|uid| uid.as_str().to_owned());
         let mut attempt = 1;
+        let (mut strangers, mut other) = (Strangers::default(), None);
         let connection = loop {
-            // All slots of the socket may be taken, so further attempts use the port.
-            let stream = match path.parent().filter(|_| !to_port && attempt == 1) {
-                Some(instance) => open_stream(dir, instance, access).await?,
-                None => open_port(dir, access).await?,
+            // All places of the socket may be taken: further attempts use the port.
+            let instance = path.parent().filter(|_| !to_port && attempt == 1);
+            let (stream, peer) = match other.take() {
+                Some(stream) => with_peer(stream),
+                None => open_at(dir, instance, access).await?,
             };
             let key = access.key.as_ref();
             match hq_protocol::connect(stream, Plane::Client, key).await {
@@ -171,8 +176,14 @@ impl Client {
                     attempt += 1;
                 }
                 Err(error) => {
-                    let (host, port) = (&access.host, access.port);
-                    let text = format!("Cannot talk to the server at {host}:{port}");
+                    let (host, port) = (access.host.as_str(), access.port);
+                    if let Some(peer) = peer {
+                        other = strangers.another((host, port), peer, &error).await;
+                    }
+                    if other.is_some() {
+                        continue;
+                    }
+                    let text = format!("Cannot talk to the server at {host}:{port}{strangers}");
                     let failure = CliError::caused(text, &error);
                     return Err(if error.is_retryable() {
                         failure.with_help("the server, its machine or this one is very busy, or the network between them fails: try again; `hq doctor net` checks the way to the server")
@@ -689,18 +700,23 @@ fn unexpected_reply() -> CliError {
     CliError::new("Unexpected answer from the server")
 }
 
-/// Connects to the server: on its own machine through the socket in the instance's directory,
-/// otherwise to its port.
-async fn open_stream(dir: &ServerDir, instance: &Path, access: &Access) -> CliResult<BoxedStream> {
-    if let Ok(socket) = OwnerSocket::new(instance, access.port)
+/// Connects to the server: on its machine through the socket of the instance, else to its port.
+async fn open_at(dir: &ServerDir, instance: Option<&Path>, access: &Access) -> CliResult<Opened> {
+    if let Some(instance) = instance
+        && let Ok(socket) = OwnerSocket::new(instance, access.port)
         && let Ok(stream) = socket.connect().await
     {
-        return Ok(Box::new(stream));
+        return Ok((Box::new(stream), None));
     }
-    open_port(dir, access).await
+    Ok(with_peer(open_port(dir, access).await?))
 }
 
-async fn open_port(dir: &ServerDir, access: &Access) -> CliResult<BoxedStream> {
+fn with_peer(stream: TcpStream) -> Opened {
+    let peer = stream.peer_addr().ok();
+    (Box::new(stream), peer)
+}
+
+async fn open_port(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
     let (host, port) = (access.host.as_str(), access.port);
     let unreachable = |error: std::io::Error| {
         let error = access_error(&dir.unreachable(host, port, error));
@@ -708,8 +724,7 @@ async fn open_port(dir: &ServerDir, access: &Access) -> CliResult<BoxedStream> {
     };
     let attempt = tokio::time::timeout(CONNECT_TIMEOUT, connect_tcp(host, port)).await;
     let timed_out = |_| Err(std::io::ErrorKind::TimedOut.into());
-    let stream = attempt.unwrap_or_else(timed_out).map_err(unreachable)?;
-    Ok(Box::new(stream))
+    attempt.unwrap_or_else(timed_out).map_err(unreachable)
 }
 
 /// Explains why a server does not answer, and what to do about it.

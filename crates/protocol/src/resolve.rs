@@ -3,6 +3,7 @@
 //! The resolver of the C library blocks. tokio's own lookup uses a blocking thread and panics if
 //! the user's process limit prevents a new one. This module returns an error instead.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -12,9 +13,13 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::HandshakeError;
+
 /// How long to wait for an address before the next one is tried in parallel. Modeled on RFC 8305,
 /// whose 250 ms would open needless connections to a busy server.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_secs(2);
+/// How long to wait for another address after a failed handshake.
+const ANOTHER_MAX: Duration = Duration::from_secs(10);
 /// How long a connection stays silent before the kernel probes it.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// How long data or probes stay unanswered before the kernel ends the connection, because the other
@@ -48,9 +53,10 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
                 format!("cannot start a thread to look up the host name: {error}"),
             )
         })?;
-    let found = rx
+    let mut found = rx
         .await
         .unwrap_or_else(|_| Err(io::Error::other("the name service did not answer")))?;
+    ipv4_first(&mut found);
     if found.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,
@@ -58,6 +64,12 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         ));
     }
     Ok(found)
+}
+
+/// Sorts IPv4 addresses first. The ports of a server listen on IPv4, so any user of its machine can
+/// take the same port on IPv6.
+fn ipv4_first(found: &mut [SocketAddr]) {
+    found.sort_by_key(SocketAddr::is_ipv6);
 }
 
 /// Connects to the first address of a host that answers. If the host is this machine's own name and
@@ -68,19 +80,72 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 ///
 /// Returns the error of the last address, or of [`resolve`].
 pub async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    connect_to(&addresses_of(host, port).await?).await
+}
+
+/// Returns the addresses of [`connect_tcp`].
+async fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let is_own = rustix::system::uname().nodename().to_bytes() == host.as_bytes();
-    let addresses = match resolve(host, port).await {
+    match resolve(host, port).await {
         Ok(mut found) => {
             found.extend(is_own.then_some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))));
-            found
+            Ok(found)
         }
-        Err(_) if is_own => vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))],
-        Err(error) => return Err(error),
-    };
-    let stream = connect_any(&addresses).await?;
+        Err(_) if is_own => Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))]),
+        Err(error) => Err(error),
+    }
+}
+
+async fn connect_to(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let stream = connect_any(addresses).await?;
     // Without these options the connection works but is slower.
     let _ = set_options(&stream);
     Ok(stream)
+}
+
+/// The peers at addresses of a host with which no connection came about, because another program
+/// listens there. Shown as a list of addresses with errors, to be put behind the last error.
+#[derive(Debug, Default)]
+pub struct Strangers {
+    tried: Vec<SocketAddr>,
+    errors: String,
+}
+
+impl Strangers {
+    /// Connects to another address of the host after a failed handshake. Returns `None` if no other
+    /// address answers.
+    pub async fn another(
+        &mut self,
+        (host, port): (&str, u16),
+        peer: SocketAddr,
+        error: &HandshakeError,
+    ) -> Option<TcpStream> {
+        let addresses = addresses_of(host, port).await.ok()?;
+        self.another_of(addresses, peer, error).await
+    }
+
+    async fn another_of(
+        &mut self,
+        mut addresses: Vec<SocketAddr>,
+        peer: SocketAddr,
+        error: &HandshakeError,
+    ) -> Option<TcpStream> {
+        self.tried.push(peer);
+        addresses.retain(|address| !self.tried.contains(address));
+        let connect = connect_to(&addresses);
+        let stream = tokio::time::timeout(ANOTHER_MAX, connect)
+            .await
+            .ok()?
+            .ok()?;
+        self.errors += &format!(" (at {peer}: {error})");
+        Some(stream)
+    }
+}
+
+impl fmt::Display for Strangers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.errors)
+    }
 }
 
 /// Connects to the first of several addresses that answers. Each address is tried when the previous
@@ -176,6 +241,37 @@ mod tests {
         assert!(sockopt::socket_keepalive(&stream).expect("readable"));
         let unanswered_max = sockopt::tcp_user_timeout(&stream).expect("readable");
         assert_eq!(unanswered_max, 90_000, "within two minutes");
+    }
+
+    #[tokio::test]
+    async fn after_a_stranger_the_other_addresses_of_the_host_are_tried() {
+        let listeners =
+            [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let all: Vec<SocketAddr> = listeners
+            .iter()
+            .map(|listener| listener.local_addr().expect("bound"))
+            .collect();
+        let (first, second) = (all[0], all[1]);
+        let mut strangers = Strangers::default();
+        let error = HandshakeError::NotOurProtocol;
+        let other = strangers.another_of(all.clone(), first, &error).await;
+        let other = other.expect("the second listens");
+        assert_eq!(other.peer_addr().expect("connected"), second);
+        assert!(strangers.another_of(all, second, &error).await.is_none());
+        let named = format!(" (at {first}: {error})");
+        assert_eq!(
+            strangers.to_string(),
+            named,
+            "the second is that of the last error"
+        );
+    }
+
+    #[test]
+    fn a_port_of_a_server_is_looked_for_on_ipv4_first() {
+        let parsed = |texts: [&str; 3]| texts.map(|text| text.parse().expect("an address"));
+        let mut found = parsed(["[::1]:1", "10.0.0.2:1", "10.0.0.1:1"]).to_vec();
+        ipv4_first(&mut found);
+        assert_eq!(found, parsed(["10.0.0.2:1", "10.0.0.1:1", "[::1]:1"]));
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ use hq_protocol::key::KeyError;
 use hq_protocol::worker::{ToServer, ToWorker};
 use hq_protocol::{
     Connection, ConvertError, HandshakeError, MessageReader, MessageWriter, Plane, ReadError,
-    SecretKey, WriteError,
+    SecretKey, Strangers, WriteError,
 };
 use hq_spawn::LauncherError;
 use rustix::net::sockopt;
@@ -121,12 +121,14 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The handshake failed.
-    #[error("agree with the server at {host}:{port} on a connection")]
+    #[error("agree with the server at {host}:{port} on a connection{strangers}")]
     Handshake {
         /// The host that was tried.
         host: String,
         /// The port that was tried.
         port: u16,
+        /// The peers at other addresses of the host.
+        strangers: Strangers,
         /// The failure.
         #[source]
         source: HandshakeError,
@@ -292,14 +294,32 @@ impl Connector {
         Ok(stream)
     }
 
-    async fn agree(&self, stream: TcpStream) -> Result<Connection<TcpStream>, ConnectError> {
-        let key = self.key.as_ref();
-        hq_protocol::connect(stream, Plane::Worker, key)
-            .await
-            .map_err(|source| {
-                let (host, port) = (self.host.clone(), self.port);
-                ConnectError::Handshake { host, port, source }
-            })
+    async fn agree(&self, mut stream: TcpStream) -> Result<Connection<TcpStream>, ConnectError> {
+        let (host, port) = (self.host.clone(), self.port);
+        let mut strangers = Strangers::default();
+        loop {
+            let peer = stream.peer_addr();
+            let source = match hq_protocol::connect(stream, Plane::Worker, self.key.as_ref()).await
+            {
+                Ok(connection) => return Ok(connection),
+                Err(source) => source,
+            };
+            let other = match peer {
+                Ok(peer) => strangers.another((&host, port), peer, &source).await,
+                Err(_) => None,
+            };
+            match other.filter(|other| set_options(other).is_ok()) {
+                Some(other) => stream = other,
+                None => {
+                    return Err(ConnectError::Handshake {
+                        host,
+                        port,
+                        strangers,
+                        source,
+                    });
+                }
+            }
+        }
     }
 }
 

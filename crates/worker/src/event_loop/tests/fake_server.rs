@@ -481,6 +481,7 @@ fn redial(dialing: &Waiting) -> Redial<DuplexStream> {
             let connection: Connection<DuplexStream> = connect(theirs, Plane::Worker, Some(&KEY))
                 .await
                 .map_err(|source| crate::ConnectError::Handshake {
+                    strangers: hq_protocol::Strangers::default(),
                     host: "test".into(),
                     port: 0,
                     source,
