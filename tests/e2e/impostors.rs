@@ -99,8 +99,8 @@ fn workers_with_keys_of_an_earlier_release_go_on_and_clients_are_told() {
     env.hq(&["doctor", "net", &before])
         .says("the access file does not name it");
     env.hq(&["job", "list", &before])
-        .says("use the same program on both sides")
-        .says("and the server's current access file")
+        .says("lacks the server's public key")
+        .says("replace the file with the server's current one")
         .exits_with(1);
     // Continue a server of that release.
     signal(server, "KILL");

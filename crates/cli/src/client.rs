@@ -5,20 +5,19 @@
 //! can use the same code for its own server.
 
 mod follow;
+mod open;
 pub(crate) mod tail;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hq_core::range::IdArray;
-use hq_protocol::access::{Access, AccessError, AccessFile, OwnerSocket, ServerDir};
+use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
 use hq_protocol::client::{self, reply::Reply, request::Request};
 use hq_protocol::{HandshakeError, MessageReader, MessageWriter, Plane, Strangers, WriteError};
 use hq_server::SilentServer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
-use tokio::net::TcpStream;
 
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::array_to_message;
@@ -28,8 +27,6 @@ use crate::version::VERSION;
 /// slow.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a server may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of attempts to connect if the server closes the connection during the handshake, and
 /// the pause after the first attempt.
 const ATTEMPTS: u32 = 5;
@@ -45,8 +42,6 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 type BoxedStream = Box<dyn Stream>;
-/// A stream to a server, and the peer at its port.
-type Opened = (BoxedStream, Option<SocketAddr>);
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -138,7 +133,9 @@ fn access_failure(error: &AccessError) -> CliError {
 impl Client {
     /// Connects to the server of a server directory.
     pub(crate) async fn connect(dir: &ServerDir) -> CliResult<Self> {
-        Self::connect_with(dir, dir.load_access(VERSION), false).await
+        let access = dir.load_access(VERSION);
+        open::check_key(&access)?;
+        Self::connect_with(dir, access, false).await
     }
 
     /// Connects to a server of any release. Used for requests that all releases understand, or
@@ -163,8 +160,8 @@ impl Client {
             // All places of the socket may be taken: further attempts use the port.
             let instance = path.parent().filter(|_| !to_port && attempt == 1);
             let (stream, peer) = match other.take() {
-                Some(stream) => with_peer(stream),
-                None => open_at(dir, instance, access).await?,
+                Some(stream) => open::with_peer(stream),
+                None => open::open(dir, instance, access).await?,
             };
             let key = access.key.as_ref();
             match hq_protocol::connect(stream, Plane::Client, key).await {
@@ -700,33 +697,6 @@ fn unexpected_reply() -> CliError {
     CliError::new("Unexpected answer from the server")
 }
 
-/// Connects to the server: on its machine through the socket of the instance, else to its port.
-async fn open_at(dir: &ServerDir, instance: Option<&Path>, access: &Access) -> CliResult<Opened> {
-    if let Some(instance) = instance
-        && let Ok(socket) = OwnerSocket::new(instance, access.port)
-        && let Ok(stream) = socket.connect().await
-    {
-        return Ok((Box::new(stream), None));
-    }
-    Ok(with_peer(open_port(dir, access).await?))
-}
-
-fn with_peer(stream: TcpStream) -> Opened {
-    let peer = stream.peer_addr().ok();
-    (Box::new(stream), peer)
-}
-
-async fn open_port(dir: &ServerDir, access: &Access) -> CliResult<TcpStream> {
-    let (host, port) = (access.host.as_str(), access.port);
-    let unreachable = |error: std::io::Error| {
-        let error = access_error(&dir.unreachable(host, port, error));
-        error.with_help(unanswered(dir, access))
-    };
-    let attempt = tokio::time::timeout(CONNECT_TIMEOUT, connect_tcp(host, port)).await;
-    let timed_out = |_| Err(std::io::ErrorKind::TimedOut.into());
-    attempt.unwrap_or_else(timed_out).map_err(unreachable)
-}
-
 /// Explains why a server does not answer, and what to do about it.
 fn unanswered(dir: &ServerDir, access: &Access) -> String {
     let (host, hint) = (&access.host, dir.hint());
@@ -758,17 +728,6 @@ fn unanswered(dir: &ServerDir, access: &Access) -> String {
             "this is the access file of a server on {host}, whose state is not in this directory. Do not start a second server here. `hq doctor net` shows why it does not answer"
         ),
     }
-}
-
-async fn connect_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {
-    // This machine's own name leads to this machine, so no lookup is needed. The name service may
-    // be slow or may not know the name.
-    if rustix::system::uname().nodename().to_bytes() == host.as_bytes()
-        && let Ok(stream) = hq_protocol::connect_tcp("127.0.0.1", port).await
-    {
-        return Ok(stream);
-    }
-    hq_protocol::connect_tcp(host, port).await
 }
 
 #[cfg(test)]
