@@ -9,7 +9,7 @@ mod open;
 pub(crate) mod tail;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hq_core::range::IdArray;

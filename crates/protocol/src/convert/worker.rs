@@ -419,7 +419,7 @@ impl From<&WorkerCommand> for worker::ToWorker {
                 assignments,
                 awaits: _,
             } => Message::Assign(worker::Assign {
-                templates: templates.to_wire(),
+                templates: templates.iter().map(|shared| (&**shared).into()).collect(),
                 assignments: assignments.to_wire(),
                 drop_templates: Vec::new(),
             }),

@@ -14,7 +14,7 @@ use hq_core::batch::{QueueParams, SystemSpec};
 use hq_core::class::ClassId;
 use hq_core::curve::Curve;
 use hq_core::id::{InstanceId, TaskKey};
-use hq_core::job::SharedTemplate;
+use hq_core::job::{SharedTemplate, SubmitHeader};
 use hq_core::outcome::LostReason;
 use hq_core::params::{Param, Values};
 use hq_core::range::{IdArray, IdRange};
@@ -298,10 +298,12 @@ fn from_server(read: FromServer) -> Option<worker::ToWorker> {
 fn shared_template(template: &worker_state::WorkTemplate) -> Arc<SharedTemplate> {
     Arc::new(SharedTemplate {
         id: template.id,
-        job: template.job,
-        job_name: template.job_name.clone(),
-        submit_dir: template.submit_dir.clone(),
-        stream_dir: template.stream_dir.clone(),
+        header: Arc::new(SubmitHeader {
+            job: template.job,
+            job_name: template.job_name.clone(),
+            submit_dir: template.submit_dir.clone(),
+            stream_dir: template.stream_dir.clone(),
+        }),
         class: ClassId(0),
         task: Arc::clone(&template.task),
     })
