@@ -3,8 +3,6 @@
 //! The built-in descriptions are files of the same form; see `docs/batch-systems.md`.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use hq_core::batch::{
@@ -42,51 +40,17 @@ pub(crate) fn load(path: &Path) -> CliResult<SystemSpec> {
 /// Loads a description from a directory that other users may be able to write to. The server runs
 /// its commands without asking, so other users must not be able to change it.
 pub(crate) fn load_trusted(path: &Path) -> CliResult<SystemSpec> {
-    let failed = |error: std::io::Error| cannot_read(path, &error);
-    // Without this flag, opening a FIFO would wait for a writer.
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).custom_flags(O_NONBLOCK);
-    let mut file = options.open(path).map_err(failed)?;
-    check_trusted(path, &file.metadata().map_err(failed)?)?;
-    if let Some(dir) = path.parent() {
-        check_trusted(dir, &std::fs::metadata(dir).map_err(failed)?)?;
-    }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(failed)?;
+    let read = hq_private::open_trusted(path).and_then(std::io::read_to_string);
+    let help = "if you trust the description, name it with --template";
+    let text = read.map_err(|error| cannot_read(path, &error).with_help(help))?;
     parse_file(path, &text)
 }
-
-#[expect(clippy::cast_possible_wrap, reason = "a single bit")]
-const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
 
 fn cannot_read(path: &Path, error: &std::io::Error) -> CliError {
     CliError::caused(
         format!("Cannot read the description {}", path.display()),
         error,
     )
-}
-
-/// Rejects a file that another user owns or can write to. Root can do everything anyway.
-fn check_trusted(path: &Path, found: &std::fs::Metadata) -> CliResult<()> {
-    let user = rustix::process::geteuid().as_raw();
-    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
-    let shown = path.display();
-    if owner != user && owner != 0 {
-        return Err(CliError::new(format!(
-            "The commands of {shown} would run with your rights, but user {owner} owns the file; expected you or root. If you trust it, name the description with --template"
-        )));
-    }
-    if mode & 0o022 != 0 {
-        return Err(CliError::new(format!(
-            "The commands of {shown} would run with your rights, but other users can write to the file (mode {mode:04o}). Run `chmod go-w {shown}`. If you trust it, name the description with --template"
-        )));
-    }
-    if !found.is_file() && !found.is_dir() {
-        return Err(CliError::new(format!(
-            "{shown} is not a description of a batch system"
-        )));
-    }
-    Ok(())
 }
 
 fn parse_file(path: &Path, text: &str) -> CliResult<SystemSpec> {

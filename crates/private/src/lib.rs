@@ -4,9 +4,10 @@
 //! The user chooses the parent directories, and other users may be able to write to them: a shared
 //! project directory, for example, or `/tmp`. They may have placed files or links at the paths that
 //! hq uses. Files are therefore opened without following links, and the owner and the type of each
-//! opened file are checked. This module does not handle task output written to paths that the user
-//! chose: such output follows the umask.
+//! opened file are checked. Output of tasks follows the umask; the functions of `output` protect it.
 #![forbid(unsafe_code)]
+
+mod output;
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Seek as _, Write as _};
@@ -19,6 +20,11 @@ use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
 pub use tempfile::TempDir;
+
+pub use output::{
+    Place, create_output, is_own_output, open_in_named_dir, open_output, open_regular,
+    remove_output,
+};
 
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -243,17 +249,83 @@ pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn check_owner(found: &Metadata) -> io::Result<()> {
-    let user = rustix::process::geteuid().as_raw();
-    if found.uid() == user {
+/// Opens a file whose contents decide what runs with the rights of this user. It may be behind
+/// links.
+///
+/// # Errors
+///
+/// If it cannot be opened, is not a regular file, or another user can change it or its directory.
+pub fn open_trusted(path: &Path) -> io::Result<File> {
+    let file = open_regular(path)?;
+    check_trusted(path, &file.metadata()?)?;
+    let dir = output::parent(path);
+    check_trusted(dir, &fs::metadata(dir)?)?;
+    Ok(file)
+}
+
+fn check_trusted(path: &Path, found: &Metadata) -> io::Result<()> {
+    let (owner, mode, shown) = (found.uid(), found.mode() & 0o7777, path.display());
+    // Who installed this program, perhaps with a file of the site, can make it run anything.
+    let program = || fs::metadata("/proc/self/exe").is_ok_and(|program| program.uid() == owner);
+    // In a sticky directory, others cannot replace files.
+    let is_sticky = found.is_dir() && mode & 0o1000 != 0;
+    let text = if !is_trusted(found) && !program() {
+        format!(
+            "{shown} belongs to user {owner}, and its contents would run with your rights; expected you or root"
+        )
+    } else if mode & 0o022 != 0 && !is_sticky {
+        format!(
+            "other users can write to {shown} (mode {mode:04o}), and its contents would run with your rights. Run `chmod go-w {shown}`"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Rejects a link that belongs to another user. Root is outside the threat model.
+///
+/// # Errors
+///
+/// If the path is such a link.
+pub fn check_link(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() && !is_trusted(&found) => Err(not_ours(&found)),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Rejects a file of another user.
+///
+/// # Errors
+///
+/// If another user owns it.
+pub fn check_owner(found: &Metadata) -> io::Result<()> {
+    if found.uid() == user() {
         return Ok(());
     }
-    let text = format!(
-        "it belongs to user {} (mode {:04o}), not to you (user {user})",
-        found.uid(),
-        found.mode() & 0o7777
-    );
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+    Err(not_ours(found))
+}
+
+fn not_ours(found: &Metadata) -> io::Error {
+    let (owner, mode, user) = (found.uid(), found.mode() & 0o7777, user());
+    let what = if found.is_symlink() {
+        "a link that"
+    } else {
+        "it"
+    };
+    let text =
+        format!("{what} belongs to user {owner} (mode {mode:04o}), not to you (user {user})");
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
+}
+
+/// Returns whether something belongs to this user or to root, who can do everything anyway.
+fn is_trusted(found: &Metadata) -> bool {
+    [0, user()].contains(&found.uid())
+}
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 const fn bits(flags: OFlags) -> i32 {

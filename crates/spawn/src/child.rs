@@ -59,7 +59,7 @@ pub(crate) enum StdioStep<'a> {
     /// Open this file with these flags.
     Path(&'a CStr, c_int),
     /// Create this file, or truncate it if it belongs to this user. Neither the file nor its
-    /// directory may be a link; see `guard.rs`.
+    /// directory may be a link; see `hq_private::create_output`.
     Guarded {
         dir: &'a CStr,
         name: &'a CStr,
@@ -385,7 +385,7 @@ fn use_opened(stage: Stage, fd: c_int, flags: c_int, target: c_int) -> Result<()
 }
 
 /// Creates a file, or truncates an output file of this user. Returns `EEXIST` for any other
-/// existing file; `guard.rs` then decides what to do.
+/// existing file; `hq_private::create_output` then decides what to do.
 fn create_guarded(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result<c_int, Failure> {
     match open(stage, dir, name, flags | libc::O_EXCL) {
         Err((_, libc::EEXIST)) => {}

@@ -346,7 +346,7 @@ impl SpawnPlan {
 
     /// Selects the output files that have predictable names. A link to such a file or its directory
     /// is only followed if it belongs to this user or root; see
-    /// [`create_guarded`](crate::create_guarded).
+    /// [`hq_private::create_output`].
     #[must_use]
     pub fn guard_outputs(mut self, can_be_guessed: impl Fn(&Path) -> bool) -> Self {
         let is_guarded =

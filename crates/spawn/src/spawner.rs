@@ -15,7 +15,6 @@ use crate::backend::{self, Created};
 use crate::env::ArgBlock;
 use crate::error::{SpawnError, Stage};
 use crate::event::{Event, MonotonicNs};
-use crate::guard;
 use crate::keeper;
 use crate::label::{Label, Labels};
 use crate::lanes::Job;
@@ -436,7 +435,7 @@ fn open_guarded(plan: &mut SpawnPlan, failed: &SpawnError) -> Result<(), SpawnEr
     let Some(path) = failed.path().filter(|_| plan.guarded[output]) else {
         return Err(failed.clone());
     };
-    let opened = guard::create_guarded(&in_cwd(plan, path)).map_err(|error| {
+    let opened = hq_private::create_output(&in_cwd(plan, path)).map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         SpawnError::new(failed.stage, errno, Some(path.to_path_buf()))
     })?;

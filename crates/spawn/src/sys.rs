@@ -5,12 +5,11 @@
 //! in `child.rs`.
 #![expect(unsafe_code, reason = "system calls")]
 
-use std::ffi::{CStr, OsString};
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
@@ -135,35 +134,6 @@ pub(crate) fn monotonic_now() -> MonotonicNs {
 pub(crate) fn getpid() -> libc::pid_t {
     // SAFETY: getpid has no preconditions and cannot fail.
     unsafe { libc::getpid() }
-}
-
-/// Returns the effective user of this process.
-pub(crate) fn user() -> libc::uid_t {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    unsafe { libc::geteuid() }
-}
-
-/// Returns the target of an open link (`O_PATH | O_NOFOLLOW`).
-pub(crate) fn link_target(link: &File) -> io::Result<OsString> {
-    let mut target = vec![0_u8; libc::PATH_MAX as usize];
-    // SAFETY: the path is a C string, and the buffer is valid for writes of its length.
-    let length = unsafe {
-        libc::readlinkat(
-            link.as_raw_fd(),
-            c"".as_ptr(),
-            target.as_mut_ptr().cast(),
-            target.len(),
-        )
-    };
-    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-    target.truncate(length);
-    Ok(OsString::from_vec(target))
-}
-
-/// Makes reads and writes of a file blocking.
-pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
-    // SAFETY: plain numbers.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) }).map(drop)
 }
 
 /// Waits for a child. Returns `None` if the child has not ended (with `WNOHANG`).

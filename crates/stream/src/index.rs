@@ -353,7 +353,7 @@ fn open_file(path: &Path) -> Result<Option<Scanner<File>>, OpenError> {
         path: path.to_owned(),
         source,
     };
-    let file = match crate::regular::open_regular(path) {
+    let file = match hq_private::open_in_named_dir(path) {
         Ok(file) => file,
         Err(error) if is_about_this_file(&error) => {
             tracing::warn!("cannot read {}, skipping it: {error}", path.display());

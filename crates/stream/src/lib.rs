@@ -13,7 +13,6 @@ mod format;
 mod index;
 mod output;
 mod pump;
-mod regular;
 mod scan;
 mod sink;
 
@@ -21,7 +20,6 @@ pub use format::{BlockHeader, BlockKind, Channel, FileHeader, FormatError, Key};
 pub use index::{Chunk, Index, OpenError, Stream, StreamDir, Summary, TaskStreams};
 pub use output::{From as ReadFrom, OutputReader, Part, Source};
 pub use pump::{EndKind, Ends, Pump, PumpEvent, StreamStart};
-pub use regular::open_regular;
 pub use scan::{Block, ReadAt, Scanner};
 
 /// The file name extension of stream files.

@@ -208,7 +208,7 @@ impl OutputReader {
 
 fn update_file(path: &Path, place: &mut Place) -> io::Result<u64> {
     // The file is opened each time, because another file may have replaced it.
-    match crate::regular::open_regular(path) {
+    match hq_private::open_output(path) {
         Ok(file) => {
             let size = file.metadata()?.len();
             *place = Place::File(file);

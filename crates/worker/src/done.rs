@@ -142,7 +142,7 @@ impl Done {
         let inputs = self.settle(failure)?;
         if let (Some(inputs), Some(outputs)) = (inputs, outputs) {
             let text = self.record_of(inputs, outputs);
-            let written = hq_spawn::create_guarded(&self.record)
+            let written = hq_private::create_output(&self.record)
                 .and_then(|mut file| io::Write::write_all(&mut file, &text));
             if let Err(error) = written {
                 // This is not an error of the task. It only means that the task runs again next
@@ -223,7 +223,7 @@ fn path(bytes: &[u8]) -> PathBuf {
 }
 
 fn forget(record: &Path) -> io::Result<()> {
-    match fs::remove_file(record) {
+    match hq_private::remove_output(record) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
@@ -233,7 +233,7 @@ fn forget(record: &Path) -> io::Result<()> {
 /// unreadable, or if `goes_on` returned false between two reads. Blocks on the file system.
 #[must_use]
 pub fn digest(path: &Path, goes_on: impl Fn() -> bool) -> Option<Digest> {
-    let mut file = hq_stream::open_regular(path).ok()?;
+    let mut file = hq_private::open_regular(path).ok()?;
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
     let mut piece = vec![0; PIECE_BYTES];
     while goes_on() {

@@ -7,11 +7,11 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hq_core::id::InstanceId;
+use hq_private::Place;
 use hq_spawn::Stdio;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
@@ -87,7 +87,7 @@ impl Cleanup {
         }
         if has_finished {
             for path in &self.remove_if_finished {
-                log_failure(path, remove_output(path));
+                log_failure(path, hq_private::remove_output(path));
             }
         }
         if let Some(directory) = self.task_dir {
@@ -210,38 +210,36 @@ pub(crate) fn describe(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// The maximum length of a chain of symbolic links, the same as the kernel's.
-const LINKS_MAX: usize = 40;
-
 /// Renames the output of an earlier attempt. If it is a link, renames its target instead. The link
 /// stays, so that this attempt writes to the same place, and a second link next to it points to the
 /// renamed file.
 fn keep(path: &Path, earlier: InstanceId, is_cancelled: &dyn Fn() -> bool) -> io::Result<()> {
-    let kept = attempt_name(path, earlier);
-    let Some(file) = behind_links(path)? else {
-        return Ok(());
-    };
-    // The file system may have hung and answered only after the attempt was canceled.
-    if is_cancelled() {
+    let place = Place::new(path)?;
+    let behind = place.behind_links()?;
+    let file = behind.as_ref().unwrap_or(&place).at();
+    let found = fs::symlink_metadata(&file)?;
+    // The file system may have hung and answered only after the attempt was canceled. Devices such
+    // as `/dev/null` must stay: root could move them for all users.
+    if is_cancelled() || !found.is_file() {
         return Ok(());
     }
-    forget_later(path, earlier);
+    let kept = attempt_name(&place.at(), earlier);
+    forget_later(&place.at(), earlier);
     // A failed launch leaves an empty file, and the next launch has the same number.
-    let is_needless = || fs::symlink_metadata(&file).is_ok_and(|found| found.len() == 0);
-    if !is_regular(&file)? || (kept.exists() && is_needless()) {
+    if kept.exists() && found.len() == 0 {
         return Ok(());
     }
-    if file == path {
-        return fs::rename(path, kept);
-    }
-    let target = attempt_name(&file, earlier);
-    fs::rename(&file, &target)?;
+    let Some(behind) = &behind else {
+        return fs::rename(file, kept);
+    };
+    fs::rename(&file, attempt_name(&file, earlier))?;
     // An existing file is from an earlier job. Anything other than a link or a regular file is left
     // alone.
     if fs::symlink_metadata(&kept).is_ok_and(|found| found.is_symlink() || found.is_file()) {
         fs::remove_file(&kept)?;
     }
-    std::os::unix::fs::symlink(std::path::absolute(target)?, kept)
+    let target = std::path::absolute(attempt_name(behind.path(), earlier))?;
+    std::os::unix::fs::symlink(target, kept)
 }
 
 /// Returns the name under which the output of an attempt is kept.
@@ -272,32 +270,10 @@ pub(crate) fn has_default_name(path: &Path) -> bool {
 /// Creates or truncates a file for output.
 pub(crate) fn create_output(path: &Path) -> io::Result<File> {
     if has_default_name(path) {
-        hq_spawn::create_guarded(path)
+        hq_private::create_output(path)
     } else {
         File::create(path)
     }
-}
-
-/// Returns the file at a path, after resolving links. Returns `None` for links of other users and
-/// of the system, such as `/dev/stdout`, which may lead to a file of the worker.
-fn behind_links(path: &Path) -> io::Result<Option<PathBuf>> {
-    let mut file = path.to_owned();
-    let user = rustix::process::geteuid().as_raw();
-    for _ in 0..LINKS_MAX {
-        let found = fs::symlink_metadata(&file)?;
-        if !found.is_symlink() {
-            return Ok(Some(file));
-        }
-        if ![0, user].contains(&found.uid()) {
-            return Ok(None);
-        }
-        if file.starts_with("/dev") || file.starts_with("/proc") {
-            return Ok(None);
-        }
-        let to = fs::read_link(&file)?;
-        file = file.parent().unwrap_or(Path::new("/")).join(to);
-    }
-    Ok(None)
 }
 
 /// Removes kept output that has the names of attempts that this job has not made yet. Such output
@@ -311,20 +287,6 @@ fn forget_later(path: &Path, earlier: InstanceId) {
         }
         log_failure(&name, fs::remove_file(&name));
     }
-}
-
-/// Returns whether a path is a regular file that may be moved or removed. Devices such as
-/// `/dev/null` and links such as `/dev/stdout` must stay: root could remove them for all users.
-fn is_regular(path: &Path) -> io::Result<bool> {
-    fs::symlink_metadata(path).map(|found| found.is_file())
-}
-
-/// Removes an output if it is a regular file.
-fn remove_output(path: &Path) -> io::Result<()> {
-    if is_regular(path)? {
-        fs::remove_file(path)?;
-    }
-    Ok(())
 }
 
 /// Writes the node file (short names) and the host file (full names) of a multi-node task.
@@ -484,7 +446,8 @@ mod tests {
             assert!(fs::symlink_metadata(kept).is_err(), "{name}");
         }
         // These are devices that root could remove for all users.
-        assert_eq!(behind_links(Path::new("/dev/stdout")).ok(), Some(None));
+        let place = Place::new(Path::new("/dev/stdout")).expect("a directory");
+        assert!(place.behind_links().is_ok_and(|behind| behind.is_none()));
         std::os::unix::fs::symlink("/dev/null", path("null")).expect("a link");
         attempt(1, &path("null"))
             .run(&|| false)
@@ -596,6 +559,34 @@ mod tests {
             .run(&|| false)
             .expect("nothing that can fail");
         assert_eq!(kept().expect("kept"), "other");
+    }
+
+    #[test]
+    fn nothing_is_moved_or_removed_behind_links_of_others() {
+        use std::os::unix::fs::{lchown, symlink};
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = |name: &str| parent.path().join(name);
+        for (link, target, out) in [("dir", "own", "dir/out"), ("out", "own/out", "out")] {
+            fs::create_dir(path("own")).expect("new");
+            for name in ["own/out", "own/out.attempt-1"] {
+                fs::write(path(name), "precious").expect("writable");
+            }
+            symlink(target, path(link)).expect("a link");
+            lchown(path(link), Some(65_533), None).expect("root may do that");
+            let mut preparation = attempt(1, &path(out));
+            preparation.run(&|| false).expect("nothing that can fail");
+            let cleanup = Cleanup {
+                remove_if_finished: vec![path(out)],
+                ..Cleanup::default()
+            };
+            cleanup.finish(true, |found| panic!("it found {found:?}"));
+            let left = fs::read_dir(path("own")).expect("there").count();
+            assert_eq!((left, path("own/out").exists()), (2, true), "{link}");
+            fs::remove_dir_all(path("own")).expect("ours");
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn text(path: &Path) -> CliResult<Option<String>> {
     if path == Path::new("/dev/null") {
         return Ok(None);
     }
-    let file = match hq_stream::open_regular(path) {
+    let file = match hq_private::open_trusted(path) {
         Ok(file) => file,
         Err(error) => {
             let kind = error.kind();

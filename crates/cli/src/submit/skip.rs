@@ -48,6 +48,8 @@ pub(crate) enum RunReason {
     AfterJob(JobId, Option<TaskId>),
     /// An output is missing or unreadable.
     Output(String),
+    /// An output belongs to another user.
+    Foreign(String),
     /// An input is missing or unreadable.
     Input(String),
     /// There is no record of a finished run.
@@ -69,6 +71,7 @@ impl fmt::Display for RunReason {
             Self::AfterJob(job, None) => write!(f, "it waits for job {job}"),
             Self::AfterJob(job, Some(task)) => write!(f, "it waits for task {task} of job {job}"),
             Self::Output(path) => write!(f, "output {path} is missing"),
+            Self::Foreign(path) => write!(f, "output {path} belongs to another user"),
             Self::Input(path) => write!(f, "input {path} is missing"),
             Self::NoRecord(path) => write!(f, "{path} records no finished run"),
             Self::Fleeting(name) => write!(f, "its working directory changes with {name}"),
@@ -383,6 +386,10 @@ fn why(
         Ok(outputs) => outputs,
         Err(missing) => return Some(RunReason::Output(lossy(&missing))),
     };
+    let mut paths = outputs.iter().map(|(path, _)| path);
+    if let Some(other) = paths.find(|path| !hq_private::is_own_output(as_path(path))) {
+        return Some(RunReason::Foreign(lossy(other)));
+    }
     let Some(kept) = read_record(as_path(&at)) else {
         return Some(RunReason::NoRecord(lossy(&at)));
     };
@@ -428,7 +435,7 @@ fn stamped(
 }
 
 fn read_record(path: &Path) -> Option<Vec<u8>> {
-    let file = hq_stream::open_regular(path).ok()?;
+    let file = hq_private::open_output(path).ok()?;
     let mut kept = Vec::new();
     file.take(RECORD_BYTES_MAX).read_to_end(&mut kept).ok()?;
     Some(kept)

@@ -150,3 +150,38 @@ fn endless_lines_are_not_searched_to_their_beginning() {
     assert_eq!(part.offset, 2 << 20);
     assert_eq!(part.next, part.offset + 10);
 }
+
+#[test]
+fn a_fifo_is_refused_at_once() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("x.hqs");
+    rustix::fs::mkfifoat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+    )
+    .expect("a FIFO");
+    // A FIFO with a writer, whose data is meant for another reader.
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK;
+    let _writer = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("both ends");
+    let mut reader = OutputReader::new(Source::File(path));
+    let error = reader.read(From::Offset(0), 10).expect_err("not a file");
+    assert_eq!(error.to_string(), "it is not a regular file");
+    let opened = StreamDir::open(dir.path(), None);
+    assert!(matches!(opened, Err(OpenError::NoFiles)), "it is left out");
+}
+
+#[test]
+fn files_that_cannot_be_opened_are_left_out() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let at = |name: &str| dir.path().join(name);
+    symlink("nowhere", at("dangling.hqs")).expect("a link");
+    symlink("loop.hqs", at("loop.hqs")).expect("a link");
+    std::fs::write(at("others.hqs"), "").expect("room");
+    // Permissions do not restrict root.
+    let nobody = std::fs::Permissions::from_mode(0o000);
+    std::fs::set_permissions(at("others.hqs"), nobody).expect("ours");
+    let opened = StreamDir::open(dir.path(), None);
+    assert!(matches!(opened, Err(OpenError::NoFiles)), "{opened:?}");
+}

@@ -11,11 +11,11 @@ use super::Problem;
 /// Our crates and their allowed dependencies on each other.
 const EDGES: &[(&str, &[&str])] = &[
     ("hq-core", &[]),
-    ("hq-spawn", &[]),
+    ("hq-spawn", &["hq-private"]),
     ("hq-private", &[]),
     ("hq-protocol", &["hq-core", "hq-private"]),
     ("hq-store", &["hq-core", "hq-private", "hq-protocol"]),
-    ("hq-stream", &[]),
+    ("hq-stream", &["hq-private"]),
     (
         "hq-server",
         &["hq-core", "hq-private", "hq-protocol", "hq-store"],

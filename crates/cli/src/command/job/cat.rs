@@ -133,7 +133,7 @@ fn cat_task(
         Path::new(OsStr::from_bytes(&stdio.path))
     });
     match stdio.map(stdio_kind) {
-        Some(Kind::File) => match hq_stream::open_regular(path) {
+        Some(Kind::File) => match hq_private::open_output(path) {
             Ok(mut file) => copy(&mut file, path, out),
             Err(error) => {
                 tracing::warn!("File at `{}` cannot be opened: {error}", path.display());
