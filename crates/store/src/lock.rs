@@ -310,7 +310,10 @@ fn open_lock_file(path: &Path) -> io::Result<(File, bool)> {
     match open_options().create_new(true).open(path) {
         Ok(file) => Ok((file, true)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Ok((open_existing(path)?, false))
+            let file = open_existing(path)?;
+            // Its owner could keep it locked for ever.
+            hq_private::check_owner(&file.metadata()?)?;
+            Ok((file, false))
         }
         Err(error) => Err(error),
     }

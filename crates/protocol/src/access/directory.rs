@@ -126,6 +126,8 @@ impl ServerDir {
     }
 
     fn load_access_as(&self, version: Option<&str>) -> Result<(PathBuf, AccessFile), AccessError> {
+        let link = self.root.join(CURRENT_LINK_NAME);
+        hq_private::check_link(&link).map_err(AccessError::read(&link))?;
         let path = self.resolve()?.join(ACCESS_FILE_NAME);
         let file = open_to_read(&path).map_err(|source| {
             if source.kind() == io::ErrorKind::NotFound {

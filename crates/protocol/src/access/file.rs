@@ -418,7 +418,9 @@ fn read_text(file: File, path: &Path) -> Result<String, AccessError> {
 }
 
 /// Opens an access file, which must be a regular file: opening a FIFO would wait for a writer.
+/// Links of other users are not followed.
 pub(super) fn open_to_read(path: &Path) -> std::io::Result<File> {
+    hq_private::check_link(path)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if file.metadata()?.is_file() {

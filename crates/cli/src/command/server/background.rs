@@ -169,7 +169,7 @@ fn message(line: &str) -> (Option<&str>, &str) {
 }
 
 fn log_since(log: &Path, begin: u64) -> std::io::Result<String> {
-    let mut file = File::open(log)?;
+    let mut file = hq_private::read_file(log)?;
     file.seek(SeekFrom::Start(begin))?;
     let mut said = Vec::new();
     file.read_to_end(&mut said)?;
