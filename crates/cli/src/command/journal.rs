@@ -198,7 +198,7 @@ fn title(journal: &Path) -> String {
 
 /// Writes a file. An existing file is replaced only when the new one is complete. The umask
 /// determines its permissions.
-fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let special = std::fs::metadata(path)
         .ok()
         .filter(|found| !found.is_file());

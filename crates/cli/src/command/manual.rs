@@ -4,8 +4,10 @@
 mod reference;
 
 use std::io::Write as _;
+use std::path::Path;
 
 use super::Context;
+use super::journal::replace_file;
 use crate::args;
 use crate::args::other::ManArgs;
 use crate::error::{CliError, CliResult};
@@ -20,8 +22,7 @@ pub(super) fn man(args: &ManArgs, context: &mut Context) -> CliResult<()> {
         )
     };
     std::fs::create_dir_all(&args.directory).map_err(failed)?;
-    clap_mangen::generate_to(args::command(), &args.directory).map_err(failed)?;
-    name_examples(&args.directory).map_err(failed)?;
+    write_pages(&args.directory).map_err(failed)?;
     let directory = args.directory.display();
     tracing::info!(
         "Manual pages written into the directory {directory}, one for each command; `man -l {directory}/hq.1` shows the first"
@@ -29,25 +30,16 @@ pub(super) fn man(args: &ManArgs, context: &mut Context) -> CliResult<()> {
     context.done()
 }
 
-/// Adds the usual heading `EXAMPLES` to the examples.
-fn name_examples(directory: &std::path::Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        let is_ours =
-            |name: &str| name == "hq.1" || name.starts_with("hq-") && name.ends_with(".1");
-        if !path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(is_ours)
-        {
-            continue;
-        }
-        let page = std::fs::read_to_string(&path)?;
-        if page.contains(".SH EXTRA\nEXAMPLES:") {
-            // Without this, the lines would be joined into a paragraph.
-            let page = page.replacen(".SH EXTRA\nEXAMPLES:", ".SH EXAMPLES\n.nf", 1);
-            std::fs::write(&path, page)?;
-        }
+/// Writes the pages, also in place of links, so that no other file is overwritten.
+fn write_pages(directory: &Path) -> std::io::Result<()> {
+    let fresh = hq_private::temp_dir(&std::env::temp_dir(), "hq-man-")?;
+    clap_mangen::generate_to(args::command(), fresh.path())?;
+    for entry in std::fs::read_dir(fresh.path())? {
+        let entry = entry?;
+        let page = std::fs::read_to_string(entry.path())?;
+        // The usual heading. Without `.nf`, the lines would be joined into a paragraph.
+        let page = page.replacen(".SH EXTRA\nEXAMPLES:", ".SH EXAMPLES\n.nf", 1);
+        replace_file(&directory.join(entry.file_name()), page.as_bytes())?;
     }
     Ok(())
 }
