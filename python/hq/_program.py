@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
+import stat
 import types
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
@@ -68,11 +70,46 @@ class Completed:
 
 
 def _read(file: File) -> str:
+    """Reads an output. Other users may be able to write to its directory, so their links are not followed."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return file.path.read_text(errors="replace")
+        path = _behind_links(str(file.path))
+        folder = os.open(_behind_links(os.path.dirname(path)), flags | os.O_PATH | os.O_DIRECTORY)
+        try:
+            number = os.open(os.path.basename(path), flags, dir_fd=folder)
+            above = os.fstat(folder)
+        finally:
+            os.close(folder)
     except FileNotFoundError:
         # There was no output.
         return ""
+    with open(number, errors="replace") as opened:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        is_shared = above.st_uid != os.geteuid() or above.st_mode & 0o022
+        if not _is_trusted(found) or found.st_nlink > 1 and is_shared:
+            raise PermissionError(errno.EACCES, "another user may have put this output there", path)
+        return opened.read()
+
+
+def _behind_links(path: str) -> str:
+    for _ in range(40):
+        number = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            found = os.fstat(number)
+            if not stat.S_ISLNK(found.st_mode):
+                return path
+            if not _is_trusted(found):
+                raise PermissionError(errno.EACCES, "a link of another user is not followed", path)
+            path = os.path.join(os.path.dirname(path), os.readlink("", dir_fd=number))
+        finally:
+            os.close(number)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def _is_trusted(found: os.stat_result) -> bool:
+    return found.st_uid in (0, os.geteuid())
 
 
 class ProgramFuture(CallFuture[Completed]):
@@ -93,7 +130,10 @@ class ProgramFuture(CallFuture[Completed]):
         if is_finished:
             return Completed(args, number, named(stdout), named(stderr)), None
         failed = without_value(error, ProgramFailed)
-        written = _read(err) if (err := named(stderr)) else ""
+        try:
+            written = _read(err) if (err := named(stderr)) else ""
+        except OSError:
+            written = ""
         last = "\n".join(written.rstrip().splitlines()[-LINES_MAX:])
         if last:
             failed.args = (f"{failed}\n{last}",)

@@ -1,6 +1,7 @@
 """Programs in addition to functions, and queries of the server."""
 
 import io
+import os
 import pathlib
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 from conftest import wait_for
 
 import hq
+from hq._program import _read
 
 
 @pytest.fixture
@@ -143,3 +145,18 @@ def test_emcee_has_an_executor_as_its_pool(executor):
     sampler = emcee.EnsembleSampler(8, 2, probability, pool=executor)
     sampler.run_mcmc(numpy.random.default_rng(1).normal(size=(8, 2)), 5)
     assert sampler.get_chain().shape == (5, 8, 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for a second user")
+def test_outputs_are_not_read_through_links_of_others(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/out").write_text("secret")
+    for link, target, path in (("link", "own/out", "link"), ("dir", "own", "dir/out")):
+        (tmp_path / link).symlink_to(target)
+        assert _read(hq.File(tmp_path / path)) == "secret"
+        os.lchown(tmp_path / link, 65533, 65533)
+        with pytest.raises(PermissionError, match="a link of another user"):
+            _read(hq.File(tmp_path / path))
+    os.chown(tmp_path / "own/out", 65533, 65533)
+    with pytest.raises(PermissionError, match="another user may have put"):
+        _read(hq.File(tmp_path / "own/out"))

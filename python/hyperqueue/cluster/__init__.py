@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, List, Optional
 
 from hq._bridge import find_hq
+from hq._interpreter import own_file
 from hq.errors import HqError
 
 from ..client import Client
@@ -44,7 +45,9 @@ class LocalCluster:
         self._processes: List["subprocess.Popen[bytes]"] = []
         self._is_stopped = False
         atexit.register(self._end)
-        self._log = open(self.server_dir / "cluster.log", "ab") if self.server_dir.is_dir() else tempfile.TemporaryFile()
+        append = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        log = os.fspath(self.server_dir / "cluster.log")
+        self._log = own_file(log, append) if self.server_dir.is_dir() else tempfile.TemporaryFile()
         self._start(
             "server",
             "start",
