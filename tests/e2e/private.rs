@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::harness::{Env, skip, wait_for};
+use crate::http::Site;
 
 fn mode(path: &Path) -> u32 {
     let found = path.symlink_metadata();
@@ -459,6 +460,196 @@ fn default_outputs_are_regular_files_of_the_owner() {
     let said = refused.expect("it can be run").stderr;
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains("who would receive the report"), "{said}");
+}
+
+/// Replaces the directory of a job by one of another user, with something else in the place of an
+/// output.
+fn swap_output(kind: &str, dir: &Path, owner: u32) {
+    let own = dir.with_file_name("own");
+    std::fs::remove_dir_all(dir).expect("ours");
+    let link = |target: &str, path: &Path, owner: u32| {
+        symlink(target, path).expect("room");
+        lchown(path, Some(owner), Some(owner)).expect("root may do that");
+    };
+    if kind == "directory" {
+        return link("own", dir, NEIGHBOUR);
+    }
+    make_dir(dir, NEIGHBOUR);
+    for name in ["0.stdout", "0.stderr"] {
+        let (path, target) = (dir.join(name), format!("../own/{name}"));
+        match kind {
+            "link" => link(&target, &path, NEIGHBOUR),
+            "own link" => link(&target, &path, owner),
+            "hard link" => std::fs::hard_link(own.join(name), path).expect("room"),
+            _ => {
+                std::fs::copy(own.join(name), &path).expect("room");
+                chown(&path, Some(NEIGHBOUR), None).expect("root may do that");
+            }
+        }
+    }
+}
+
+/// Returns the standard error of a task as several commands show it.
+fn texts_of(job: &str, run: &dyn Fn(&[&str]) -> String, site: &Site, page: &Path) -> [String; 5] {
+    let web = format!("/api/v1/jobs/{job}/tasks/0/output?stream=stderr");
+    run(&["report", "page.html"]);
+    [
+        run(&["job", "cat", job, "stderr"]),
+        run(&["job", "tail", job]),
+        run(&["job", "failures", job]),
+        site.get(&web).body,
+        std::fs::read_to_string(page).expect("a page"),
+    ]
+}
+
+#[test]
+fn outputs_are_neither_read_nor_removed_through_links_of_others() {
+    let Some(mut env) = Env::of_ordinary_user() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can act for a second user");
+    }
+    let owner = env.path("").metadata().expect("a directory").uid();
+    env.start_server_with(&["--http"]);
+    env.start_worker(1);
+    let site = Site::of(&env);
+    let at = |name: &str| env.path("shared").join(name);
+    for dir in ["", "own"] {
+        make_dir(&at(dir), owner);
+    }
+    for name in ["own/0.stdout", "own/0.stderr"] {
+        std::fs::write(at(name), "secret\n").expect("room");
+        chown(at(name), Some(owner), Some(owner)).expect("root may do that");
+    }
+    let run = |args: &[&str]| {
+        let ran = env.command(args).current_dir(at("")).output();
+        let ran = ran.expect("it can be run");
+        String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned()
+    };
+    for (job, kind) in [
+        ("1", "link"),
+        ("2", "directory"),
+        ("3", "hard link"),
+        ("4", "file"),
+        ("5", "own link"),
+    ] {
+        let script = "echo said >&2; exit 1";
+        run(&["submit", "--wait", "--", "sh", "-c", script]);
+        let texts = || texts_of(job, &run, &site, &at("page.html"));
+        for text in texts() {
+            assert!(text.contains("said"), "{kind}: {text}");
+        }
+        let dir = at(&format!("job-{job}"));
+        swap_output(kind, &dir, owner);
+        for text in texts() {
+            let is_read = text.contains("secret");
+            assert_eq!(is_read, kind == "own link", "{kind}: {text}");
+        }
+        if kind == "hard link" {
+            std::fs::remove_dir_all(dir).expect("root may do that");
+        }
+    }
+    for (job, kind) in [(6, "link"), (8, "directory")] {
+        let script = format!("echo said; until [ -e go-{job} ]; do sleep 0.01; done");
+        let stdout = format!("job-{job}/0.stdout:rm-if-finished");
+        run(&["submit", "--stdout", &stdout, "--", "sh", "-c", &script]);
+        env.wait_running(&job.to_string(), 1);
+        swap_output(kind, &at(&format!("job-{job}")), owner);
+        std::fs::write(at(&format!("go-{job}")), "").expect("room");
+        env.wait_job(&job.to_string());
+        // When another task has run, the worker has cleaned up after this one.
+        run(&["submit", "--wait", "--stdout=none", "--", "true"]);
+        let text = std::fs::read_to_string(at("own/0.stdout"));
+        assert_eq!(text.ok().as_deref(), Some("secret\n"), "{kind}");
+    }
+}
+
+#[test]
+fn records_and_outputs_of_others_leave_no_task_out() {
+    let Some(mut env) = Env::of_ordinary_user() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can act for a second user");
+    }
+    env.start_server();
+    env.start_worker(1);
+    let submit = "submit --wait --outputs out --skip-done -- touch out";
+    let submit: Vec<&str> = submit.split(' ').collect();
+    env.hq(&submit).ok();
+    env.hq(&submit).says("already done and left out");
+    for (name, why) in [
+        (".out.hq-done", "records no finished run"),
+        ("out", "belongs to another user"),
+    ] {
+        chown(env.path(name), Some(NEIGHBOUR), None).expect("root may do that");
+        let open = Permissions::from_mode(0o666);
+        std::fs::set_permissions(env.path(name), open).expect("root may do that");
+        env.hq(&[&submit[..1], &["--dry-run"], &submit[2..]].concat())
+            .says(why);
+        std::fs::remove_file(env.path(name)).expect("root may do that");
+        env.hq(&submit).ok();
+    }
+}
+
+#[test]
+fn files_that_others_have_planted_are_refused_with_their_owner() {
+    let Some(mut env) = Env::of_ordinary_user() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can act for a second user");
+    }
+    let owner = env.path("").metadata().expect("a directory").uid();
+    let plant = |path: &Path, owner: u32, mode: u32| {
+        std::fs::write(path, "").expect("room");
+        chown(path, Some(owner), Some(owner)).expect("root may do that");
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
+    };
+    make_dir(&env.server_dir(), owner);
+    let lock = env.server_dir().join("hq-start.lock");
+    plant(&lock, NEIGHBOUR, 0o666);
+    let start = env.hq(&["server", "start"]).exits_with(1);
+    start.says("it belongs to user 65533");
+    std::fs::remove_file(lock).expect("root may do that");
+
+    let config = env.path("config.toml");
+    let mut hq = env.command(&["job", "list"]);
+    let hq = hq.env("HQ_CONFIG", &config);
+    for (owner, mode, text) in [
+        (NEIGHBOUR, 0o644, "belongs to user 65533"),
+        (owner, 0o664, "Run `chmod go-w"),
+        (owner, 0o644, "No running instance"),
+        (0, 0o644, "No running instance"),
+    ] {
+        plant(&config, owner, mode);
+        let said = hq.output().expect("it can be run").stderr;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains(text), "{owner} {mode:o}: {said}");
+    }
+
+    make_dir(&env.path("man"), owner);
+    let precious = env.write("precious", "x");
+    chown(&precious, Some(owner), None).expect("root may do that");
+    symlink("../precious", env.path("man/hq.1")).expect("room");
+    env.hq(&["generate-man", "man"]).ok();
+    assert_eq!(env.read("precious"), "x");
+    assert!(env.read("man/hq.1").contains(".TH hq"));
+
+    env.start_server();
+    let access = env.server_dir().join("001/access.json");
+    std::fs::rename(&access, access.with_file_name("moved")).expect("room");
+    symlink("moved", &access).expect("room");
+    env.hq(&["job", "list"]).ok();
+    for link in [access, env.server_dir().join("hq-current")] {
+        lchown(&link, Some(NEIGHBOUR), None).expect("root may do that");
+        env.hq(&["job", "list"])
+            .exits_with(1)
+            .says("a link that belongs to user 65533");
+        lchown(&link, Some(0), None).expect("root may do that");
+        env.hq(&["job", "list"]).ok();
+    }
 }
 
 #[test]
