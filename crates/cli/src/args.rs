@@ -60,6 +60,8 @@ pub(crate) struct Cli {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a job on this machine, without a server
+    ///
+    /// Exits with 0 only if every task finished.
     Run(Deferred<Box<run::RunArgs>>),
     /// Start, stop and inspect the server
     #[command(disable_help_subcommand = true)]

@@ -48,8 +48,10 @@ pub(crate) enum AllocCommand {
 #[derive(Subcommand, Debug)]
 pub(crate) enum SystemCommand {
     /// Submit jobs to OpenPBS or PBS Professional that start workers while tasks wait
+    #[command(after_long_help = super::examples::ALLOC_ADD_PBS)]
     Pbs(Deferred<Box<QueueArgs>>),
     /// Submit jobs to Slurm that start workers while tasks wait
+    #[command(after_long_help = super::examples::ALLOC_ADD_SLURM)]
     Slurm(Deferred<Box<QueueArgs>>),
     /// Submit jobs to another batch system; needs --template
     Other(Deferred<Box<QueueArgs>>),
@@ -58,7 +60,7 @@ pub(crate) enum SystemCommand {
 /// Parameters of a queue.
 #[derive(Args, Debug)]
 pub(crate) struct QueueArgs {
-    /// Wall time of each allocation, a batch job that runs workers
+    /// Wall time of each allocation (a batch job that runs workers), such as `2h`; a plain number is seconds
     #[arg(short = 't', long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Duration,
 
@@ -74,15 +76,17 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_worker_count: Option<u32>,
 
-    /// Name of the queue: its batch jobs are called NAME-1, NAME-2 and so on
+    /// Name of the queue: its batch jobs are called NAME-1, NAME-2 and so on [default: `hq-` and the id of the queue]
     #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 
-    /// Shell command to run before each worker on its node; if it fails, the worker does not start
+    /// Shell command to run before each worker on its node, such as `module load cuda`
+    ///
+    /// The worker and its tasks keep its environment. If it fails, the worker does not start.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) worker_start_cmd: Option<String>,
 
-    /// Shell command to run after each worker
+    /// Shell command to run after each worker; to leave it time, set --worker-time-limit below --time-limit
     #[arg(long, value_name = "COMMAND")]
     pub(crate) worker_stop_cmd: Option<String>,
 
@@ -108,15 +112,17 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) template: Option<PathBuf>,
 
-    /// Cpus that workers offer, as in `hq worker start`
+    /// Cpus that workers offer, as in `hq worker start` [default: what the first workers detect]
+    ///
+    /// Request them from the batch system after `--`.
     #[arg(long, value_name = "CPUS", value_parser = given_cpus)]
     pub(crate) cpus: Option<TypedValue<CpuDefinition>>,
 
-    /// Another resource that workers offer, as in `hq worker start`; may be repeated
+    /// Another resource that workers offer besides those they detect, as in `hq worker start`; may be repeated
     #[arg(long, value_name = "NAME=DEF", value_parser = given_definition)]
     pub(crate) resource: Vec<TypedValue<ResourceItem>>,
 
-    /// Group of the workers
+    /// Group of the workers [default: id of the batch job]
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
 
@@ -145,15 +151,16 @@ pub(crate) struct QueueArgs {
     #[arg(long)]
     pub(crate) keep_waiting: bool,
 
-    /// How often workers report the load of their machine
+    /// How often workers report the load of their machine [default: never]
     #[arg(long, value_name = "DURATION", value_parser = given_words)]
     pub(crate) overview_interval: Option<TypedValue<Duration>>,
 
-    /// Request a worker only if this share of its cpus would be busy, 0.0 to 1.0
+    /// Request a worker, and give it tasks, only if this share of its cpus would be busy, 0.0 to 1.0 [default: 0]
     #[arg(long, value_name = "SHARE", value_parser = parse_utilization)]
     pub(crate) min_utilization: Option<f32>,
 
-    /// Options for the command of the batch system, such as `sbatch`; put them after `--`
+    /// Options for the command of the batch system, such as `sbatch`, after `--`. Request cpus or whole nodes here:
+    /// workers offer only what the batch system grants
     #[arg(value_name = "ARGS", trailing_var_arg = true)]
     pub(crate) additional_args: Vec<String>,
 }
@@ -209,7 +216,7 @@ fn at_least_one(text: &str, refusal: &str) -> Result<u32, String> {
 /// Reaction of a worker in an allocation to the loss of its server.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OnServerLostArg {
-    /// Continue running tasks, and reconnect when the server is back
+    /// Continue running tasks, and reconnect; after them wait up to an hour for the server
     Reconnect,
     /// Kill all tasks, and stop
     Stop,

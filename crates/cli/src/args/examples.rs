@@ -53,6 +53,18 @@ EXAMPLES:
   hq worker start --relay                              for workers that cannot reach the server
   hq doc workers                                       more about workers";
 
+/// The example for `hq alloc add slurm`.
+pub(crate) const ALLOC_ADD_SLURM: &str = "\
+EXAMPLES:
+  hq alloc add slurm -t 2h -- --partition=compute --exclusive
+  hq doc slurm                                         from login to results";
+
+/// The example for `hq alloc add pbs`.
+pub(crate) const ALLOC_ADD_PBS: &str = "\
+EXAMPLES:
+  hq alloc add pbs -t 2h -- -q compute -A my-project
+  hq doc pbs                                           more about queues on PBS";
+
 /// The examples for `hq job cat`.
 pub(crate) const JOB_CAT: &str = "\
 EXAMPLES:
@@ -101,6 +113,8 @@ mod tests {
             super::RUN,
             super::SERVER_START,
             super::WORKER_START,
+            super::ALLOC_ADD_SLURM,
+            super::ALLOC_ADD_PBS,
             super::JOB_CAT,
             super::JOB_WAIT,
             super::JOB_FAILURES,

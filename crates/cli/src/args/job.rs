@@ -31,6 +31,8 @@ pub(crate) enum JobCommand {
     /// Show why tasks of jobs failed, grouped by the last line they wrote
     Failures(Deferred<FailuresArgs>),
     /// Cancel the unfinished tasks of jobs
+    ///
+    /// Running tasks get their --stop-signal; a second cancel kills them at once. Jobs of `hq job open` stay open.
     Cancel(Deferred<CancelArgs>),
     /// Submit the tasks of jobs again, as new jobs; this needs no script or job file
     Resubmit(Deferred<ResubmitArgs>),
@@ -71,7 +73,7 @@ pub(crate) struct InfoArgs {
     #[arg(value_name = "JOBS", value_parser = parse_selector)]
     pub(crate) selector: Selector,
 
-    /// Also show likely mistakes in the submit
+    /// Also show likely mistakes in the submit, such as options after the program
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -155,7 +157,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// List only jobs in these states
+    /// List only jobs in these states, such as `failed,aborted`, also ended ones
     #[arg(long, value_parser = job_state_parser(), value_name = "STATES", value_delimiter = ',', action = ArgAction::Set)]
     pub(crate) filter: Option<Vec<JobState>>,
 
@@ -356,7 +358,7 @@ pub(crate) struct WaitArgs {
     #[arg(long)]
     pub(crate) without_close: bool,
 
-    /// Exit with 1 unless every task of the jobs finished
+    /// Exit with 1 unless every task of the jobs finished [default: exit with 0 however they end]
     #[arg(long)]
     pub(crate) ok: bool,
 }

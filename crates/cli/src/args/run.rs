@@ -38,7 +38,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Where to look for `#HQ` lines with options [default: auto]
+    /// Where to look for `#HQ` lines with options; the command line takes precedence [default: auto]
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
     pub(crate) directives: DirectivesMode,
 

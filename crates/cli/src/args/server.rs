@@ -120,9 +120,9 @@ pub(crate) struct StartArgs {
 
     /// Serve the web dashboard and metrics for Prometheus over HTTP [default address: 127.0.0.1 and any free port]
     ///
-    /// ADDR is PORT, HOST:PORT or [IPV6]:PORT; with only a PORT, other machines cannot connect. Every request needs the
-    /// token in the file `http-token` of the running server's directory. The server prints the address and the path of
-    /// this file when it starts. Without the option there is no HTTP port.
+    /// ADDR is PORT, HOST:PORT or [IPV6]:PORT; with only a PORT, other machines cannot connect. Every request needs a
+    /// token: `hq dashboard --web` prints a link with it, and programs send `Authorization: Bearer` with the text of
+    /// `hq-current/http-token` in the server directory. Without the option there is no HTTP port.
     #[arg(help_heading = NETWORK,
         long,
         value_name = "ADDR",

@@ -38,23 +38,25 @@ const WAITING: &str = "Waiting and notifications";
 /// can be merged with the command line.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TaskOptions {
-    /// Name of the job [default: file name of the program, or of the interpreter of a script]
+    /// Name of the job [default: name of the program; of a script searched for `#HQ` lines, that of its interpreter]
     #[arg(help_heading = TASKS, long, value_name = "TEXT", value_parser = parse_job_name)]
     pub(crate) name: Option<String>,
 
-    /// Create one task for each of these ids, such as `1-100` or `0-10:2,50`
+    /// Create one task for each of these ids, such as `1-100` or `0-10:2,50`; HQ_TASK_ID contains the id
     #[arg(help_heading = TASKS, long, value_name = "IDS", value_parser = parse_id_array)]
     pub(crate) array: Option<IdArray>,
 
-    /// Create one task for each line of a file; HQ_ENTRY contains the line
+    /// Create one task for each line of a file, also empty ones; HQ_ENTRY contains the line
     ///
-    /// `-` reads the lines from standard input. Task ids start at 0, and --array selects lines.
+    /// `-` reads the lines from standard input. Task ids start at 0, and --array selects lines. `hq run` also replaces
+    /// `{}` in the command with the line.
     #[arg(help_heading = TASKS, long, value_name = "FILE", conflicts_with = "from_json", value_parser = path_parser())]
     pub(crate) each_line: Option<PathBuf>,
 
     /// Create one task for each item of a JSON array; HQ_ENTRY contains the item as JSON
     ///
-    /// A text therefore keeps its quotes. `-` reads the array from standard input.
+    /// A text therefore keeps its quotes. `-` reads the array from standard input. Task ids start at 0, and --array selects
+    /// items.
     #[arg(help_heading = TASKS, long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) from_json: Option<PathBuf>,
 
@@ -63,22 +65,25 @@ pub(crate) struct TaskOptions {
     /// hq replaces `{lr}` in arguments and paths with the value of the task, and sets HQ_PARAM_LR. Commas separate values;
     /// `1-100`, `0-1:0.25` and `10-1:-1` are ranges, `@FILE` means the lines of a file, and double quotes protect commas
     /// and ranges. A parameter that begins with `+` is paired value by value with the parameter before it:
-    /// `--param size=1,2 --param +mem=4,8`. The last parameter changes fastest.
+    /// `--param size=1,2 --param +mem=4,8`. The last parameter changes fastest. Task ids start at 0, and --array selects
+    /// combinations.
     #[arg(help_heading = TASKS, long, value_name = "NAME=VALUES", value_parser = param_parser(), conflicts_with_all = ["each_line", "from_json"])]
     pub(crate) param: Vec<ParamArg>,
 
     /// Cpus of each task, such as `4`, `"8 compact!"` or `all` [default: 1]
     ///
     /// A policy after the amount says how to choose cpus from several groups (NUMA nodes): `compact` takes as few groups
-    /// as possible now, `compact!` waits for the fewest, `scatter` spreads; `tight` and `tight!` see `hq doc resources`.
+    /// as possible, and equally many cpus from each; `tight` fills one group after the other; `scatter` spreads.
+    /// `compact!` and `tight!` wait for the fewest groups.
     #[arg(help_heading = RESOURCES, long, value_name = "AMOUNT", value_parser = parse_request, conflicts_with = "nodes")]
     pub(crate) cpus: Option<RequestAmount>,
 
     /// Another resource each task needs, such as `gpus/nvidia=1` or `mem=4G`; may be repeated
     ///
     /// Memory without a unit is MiB; K, M, G and T are powers of 1024. Fractions such as `gpus/nvidia=0.5` are possible.
-    /// With `mem=auto` hq chooses the size. The first tasks get an equal share of a worker's memory, or 4 GiB with
-    /// `mem=auto:4G`. Later tasks get the size that wastes least. A task that runs out of memory is retried with more.
+    /// With `mem=auto` hq chooses the size. The first tasks get the worker's memory divided by the number of tasks that
+    /// fit there by their cpus, or 4 GiB with `mem=auto:4G`. Later tasks get the size that wastes least. A task that runs
+    /// out of memory is retried with more.
     #[arg(help_heading = RESOURCES, long, value_name = "NAME=AMOUNT", value_parser = parse_resource_arg)]
     pub(crate) resource: Vec<ResourceArg>,
 
@@ -91,6 +96,8 @@ pub(crate) struct TaskOptions {
     pub(crate) enforce_memory: Option<YesNo>,
 
     /// Run each task on this many whole nodes of one group [default: tasks share nodes]
+    ///
+    /// The command starts on the first node; HQ_NODE_FILE lists all. Not with --cpus or --resource.
     #[arg(help_heading = RESOURCES, long, value_name = "COUNT", conflicts_with = "pin")]
     pub(crate) nodes: Option<u32>,
 
@@ -115,7 +122,9 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = FAILURES, long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
-    /// Among tasks of equal priority, favor these by this factor [default: 1.0]
+    /// Factor for the value of these tasks when hq chooses between tasks of equal priority [default: 1.0]
+    ///
+    /// It is a hint. Use --priority to determine an order.
     #[arg(help_heading = ORDER, long, value_name = "WEIGHT", value_parser = parse_weight)]
     pub(crate) weight: Option<u32>,
 
@@ -128,35 +137,41 @@ pub(crate) struct TaskOptions {
     pub(crate) pin: Option<PinArg>,
 
     /// Working directory of the tasks, created if missing [default: the directory of the submit]
+    ///
+    /// It can contain the placeholders of --stdout except `%{CWD}`.
     #[arg(help_heading = TASKS, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) cwd: Option<PathBuf>,
 
     /// File for standard output: `none`, a path, or `PATH:rm-if-finished`
     ///
-    /// `:rm-if-finished` deletes the file if the task succeeds. Relative paths start at the working directory
-    /// of the task. [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stdout; `hq run` prints the output]
+    /// `:rm-if-finished` deletes the file if the task succeeds. Relative paths start at the working directory of the task.
+    /// Placeholders are `%{JOB_ID}`, `%{TASK_ID}`, `%{INSTANCE_ID}`, `%{CWD}`, `%{SUBMIT_DIR}` and `%{SERVER_UID}`. Both
+    /// streams can go to one file. [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stdout; `hq run` writes no file, but prints
+    /// the output]
     #[arg(help_heading = OUTPUT, long, value_name = "FILE", value_parser = stdio_parser())]
     pub(crate) stdout: Option<StdioArg>,
 
     /// File for standard error, as for --stdout
     ///
-    /// [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stderr]
+    /// [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stderr; `hq run` prints it to standard error]
     #[arg(help_heading = OUTPUT, long, value_name = "FILE", value_parser = stdio_parser())]
     pub(crate) stderr: Option<StdioArg>,
 
     /// Write the output of all tasks into a few files in this directory, instead of two files per task
     ///
-    /// A relative path starts at the directory of the submit. `hq job cat` reads the output.
+    /// A relative path starts at the directory of the submit. `hq job cat` reads the output. With --stdout or --stderr, that
+    /// stream goes to files of its own.
     #[arg(help_heading = OUTPUT, long, alias = "log", value_name = "DIR", value_parser = path_parser())]
     pub(crate) stream: Option<PathBuf>,
 
     /// Set an environment variable for the tasks; may be repeated
     ///
-    /// With `hq submit`, tasks otherwise have the environment of their worker, not of your shell.
+    /// `KEY` alone sets it to the empty text. With `hq submit`, tasks otherwise have the environment of their worker, not of
+    /// your shell.
     #[arg(help_heading = TASKS, long, value_name = "KEY=VALUE", value_parser = env_parser())]
     pub(crate) env: Vec<EnvPair>,
 
-    /// Create a private directory for each task (HQ_TASK_DIR), and remove it when the task ends
+    /// Create a private directory for each task on the worker's local disk (HQ_TASK_DIR); remove it when the task ends
     #[arg(help_heading = TASKS, long)]
     pub(crate) task_dir: bool,
 
@@ -167,7 +182,8 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = FAILURES, long, value_name = "LIMIT", value_parser = parse_crash_limit)]
     pub(crate) crash_limit: Option<CrashLimit>,
 
-    /// Signal to send to a task at its time limit or when it is canceled: a name or number [default: SIGINT]
+    /// Signal to send to the process group of a task at its time limit or when it is canceled: a name or number
+    /// [default: SIGINT]
     #[arg(help_heading = FAILURES, long, value_name = "SIGNAL", value_parser = parse_signal)]
     pub(crate) stop_signal: Option<i32>,
 
@@ -209,8 +225,8 @@ pub(crate) struct TaskOptions {
 
     /// File that each task reads, such as `in/%{TASK_ID}.dat`; may be repeated
     ///
-    /// hq copies nothing: --skip-done uses the file to detect changes. The path can contain placeholders and parameters.
-    /// It is relative to the working directory of the task.
+    /// hq neither copies it nor waits for it: --skip-done uses it to detect changes. The path can contain placeholders and
+    /// parameters. It is relative to the working directory of the task.
     #[arg(help_heading = DONE_WORK, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) inputs: Vec<PathBuf>,
 
@@ -235,7 +251,7 @@ pub(crate) struct TaskOptions {
     /// Leave out finished work: tasks whose outputs exist and whose inputs and command have not changed
     ///
     /// Needs --outputs. The new job contains only the other tasks. A task also runs if one of its dependencies has to run,
-    /// or if it waits for a job that has not ended. `--dry-run`
+    /// or if it waits for a job that has not ended. If no task is left, the job has no tasks and is finished. `--dry-run`
     /// lists the tasks that would run, and why.
     #[arg(help_heading = DONE_WORK, long)]
     pub(crate) skip_done: bool,
@@ -285,10 +301,10 @@ impl From<PinArg> for PinMode {
 /// Where directives are looked for.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum DirectivesMode {
-    /// In the first word of the command if it ends in `.sh`; `bash job.sh` is not searched
+    /// In the file that the first word names, if it ends in `.sh`; `bash job.sh` is not searched
     #[default]
     Auto,
-    /// In the command's file
+    /// In the file that the first word names
     File,
     /// In the standard input that --stdin reads
     Stdin,
@@ -357,7 +373,7 @@ impl NotifyArgs {
 /// Jobs that get tasks from their own tasks.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct OwnTasksArgs {
-    /// Let tasks of the new job add tasks to it with `--job $HQ_JOB_ID`; the job closes when all have ended
+    /// Let others, above all its own tasks, add tasks to the new job (`--job $HQ_JOB_ID`); it closes when all have ended
     #[arg(help_heading = OPEN_JOBS, long, conflicts_with = "job")]
     pub(crate) open: bool,
 
@@ -411,6 +427,8 @@ pub(crate) struct FollowArgs {
     pub(crate) wait: Option<WaitFor>,
 
     /// Wait until the new jobs have ended, and show their progress; exit with 0 even if tasks failed
+    ///
+    /// Not with --wait. `hq job wait --ok` then tells the result.
     #[arg(help_heading = WAITING, long)]
     pub(crate) progress: bool,
 }
@@ -436,6 +454,8 @@ pub(crate) struct SubmitArgs {
     pub(crate) stdin: bool,
 
     /// Add the tasks to this open job [default: create a job]
+    ///
+    /// Without --array, their ids continue those of the job. Ids of --array must be new in it.
     #[arg(help_heading = OPEN_JOBS, long, value_name = "ID")]
     pub(crate) job: Option<u32>,
 
@@ -451,7 +471,8 @@ pub(crate) struct SubmitArgs {
 
     /// Start each task when the task with the same id in this job has finished; with `:any`, when it has ended
     ///
-    /// Without --array, --each-line, --from-json and --param, hq creates one task for each task of that job.
+    /// If that task does not finish, only this one is aborted. Without --array, --each-line, --from-json and
+    /// --param, hq creates one task for each task of that job.
     #[arg(help_heading = ORDER, long, value_name = "JOB[:ok|any]", value_parser = parse_after)]
     pub(crate) after_each: Option<AfterArg>,
 
@@ -462,7 +483,9 @@ pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub(crate) follow: FollowArgs,
 
-    /// With --wait or --progress: run this program for each message of a task (`hq task notify`)
+    /// With --wait or --progress: run this program here for each message of a task (`hq task notify`)
+    ///
+    /// The message is its last argument, and in HQ_NOTIFY_MESSAGE.
     #[arg(help_heading = WAITING, long, value_name = "PROGRAM")]
     pub(crate) on_notify: Option<String>,
 
@@ -476,12 +499,12 @@ pub(crate) struct SubmitArgs {
     #[arg(long, conflicts_with_all = ["wait", "progress"])]
     pub(crate) dry_run: bool,
 
-    /// Where to look for `#HQ` lines with options [default: auto]
+    /// Where to look for `#HQ` lines with options; the command line takes precedence [default: auto]
     #[arg(long, value_enum, value_name = "MODE", default_value_t = DirectivesMode::Auto, hide_default_value = true)]
     pub(crate) directives: DirectivesMode,
 
-    /// Program and arguments of the tasks; no shell interprets them. A single `-` reads submits from
-    /// standard input, one JSON object per line
+    /// Program of the tasks and its arguments, after the options of hq; no shell interprets them. A single `-` reads
+    /// submits from standard input, one JSON object per line, see `hq doc many-jobs`
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }

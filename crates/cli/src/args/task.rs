@@ -86,7 +86,7 @@ pub(crate) struct InfoArgs {
     #[arg(value_name = "JOB[.TASKS]", value_parser = parse_job_tasks)]
     pub(crate) target: JobTasks,
 
-    /// Ids of the tasks, if JOB does not contain them
+    /// Ids of the tasks; needed if the first argument is only a job
     #[arg(value_name = "TASKS", value_parser = parse_id_array)]
     pub(crate) tasks: Option<IdArray>,
 
@@ -110,7 +110,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "JOB[.TASK]", value_parser = parse_job_tasks)]
     pub(crate) target: JobTasks,
 
-    /// Id of the task, if JOB does not contain it
+    /// Id of the task; needed if the first argument is only a job
     #[arg(value_name = "TASK", value_parser = parse_id_array)]
     pub(crate) task: Option<IdArray>,
 

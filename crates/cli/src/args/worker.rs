@@ -76,7 +76,8 @@ pub(crate) struct StartArgs {
 
     /// Groups of resources that are close to each other, such as `cpus[0]:gpus[0],cpus[1]:gpus[1]=128`
     ///
-    /// `[1]` is the number of a group, and `=128` the weight of the pair [default: 256].
+    /// `[1]` is the number of a group, and `=128` the weight of the pair [default: 256]. Tasks with `compact` or `tight`
+    /// prefer groups with large weights.
     #[arg(help_heading = RESOURCES, long, value_name = "COUPLING")]
     pub(crate) coupling: Option<String>,
 
@@ -113,9 +114,9 @@ pub(crate) struct StartArgs {
     #[arg(help_heading = CONNECTION, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) heartbeat: Option<Duration>,
 
-    /// Stop after this time [default: the time left in the surrounding batch job, else never]
+    /// Stop after this time, such as `2h`; in a batch job at the latest ten seconds before its end [default: never]
     ///
-    /// Tasks that still run are stopped, and run again on another worker.
+    /// A plain number is seconds. Tasks that still run are stopped, and run again on another worker.
     #[arg(help_heading = LIFETIME, long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
@@ -137,7 +138,7 @@ pub(crate) struct StartArgs {
     #[arg(help_heading = CONNECTION, long, value_name = "HOST:PORT,…", value_delimiter = ',')]
     pub(crate) via: Vec<RelayAddress>,
 
-    /// Name to report for this machine [default: its hostname]
+    /// Name under which others see and reach this machine [default: its hostname]
     #[arg(help_heading = IDENTITY, long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
 
@@ -262,7 +263,7 @@ pub(crate) enum ManagerArg {
 /// Reaction of a worker to the loss of its server.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OnServerLostArg {
-    /// Continue running tasks, and reconnect when the server is back
+    /// Continue running tasks, and reconnect; after them wait up to an hour for the server
     Reconnect,
     /// Kill all tasks, and stop
     Stop,
