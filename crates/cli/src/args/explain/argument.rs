@@ -11,13 +11,9 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
         .iter()
         .position(|other| *other == word)
         .and_then(|at| words.get(at.checked_sub(1)?));
-    if let Some(answer) = of_negative(path, word, words, before) {
+    let attached = || of_attached(path, word, before?);
+    if let Some(answer) = of_negative(path, word, words, before).or_else(attached) {
         return Some(answer);
-    }
-    if words.windows(2).any(|pair| pair == ["--http", word]) {
-        let text =
-            "an address follows `--http` without a blank: `--http=8080`, `--http=0.0.0.0:8080`";
-        return Some(text.to_owned());
     }
     if let Some(answer) = habits::of_option(path, word) {
         return Some(answer.to_owned());
@@ -111,6 +107,19 @@ fn of_negative(path: &[&str], word: &str, words: &[&str], before: Option<&&str>)
         ));
     }
     None
+}
+
+/// Returns advice about a word after an option that takes a value only after `=`.
+fn of_attached(path: &[&str], word: &str, option: &str) -> Option<String> {
+    if option == "--http" {
+        let text =
+            "an address follows `--http` without a blank: `--http=8080`, `--http=0.0.0.0:8080`";
+        return Some(text.to_owned());
+    }
+    let arg = argument(path, option).filter(clap::Arg::is_require_equals_set)?;
+    let values = arg.get_possible_values();
+    let is_value = values.iter().any(|value| value.matches(word, false));
+    is_value.then(|| format!("the value of `{option}` follows without a blank: `{option}={word}`"))
 }
 
 fn are_files(words: &[&str]) -> bool {
