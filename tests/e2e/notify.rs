@@ -331,6 +331,8 @@ fn mistakes_are_told_before_anything_is_submitted() {
     }
     let ran = env.hq(&["submit", "--notify-on=end", "--", "true"]);
     ran.says("--notify").exits_with(2);
+    let ran = env.hq(&["submit", "--on-notify=true", "--", "true"]);
+    ran.says("--wait").exits_with(2);
     assert_eq!(env.json(&["job", "list", "--all"]), serde_json::json!([]));
 }
 

@@ -377,7 +377,10 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    if let Some(option) = missing.iter().find(|name| name.starts_with("--")) {
+    // One of several options is shown as `<--wait[=<UNTIL>]|--progress>`.
+    let bare = |name| str::strip_suffix(str::strip_prefix(name, '<')?, '>');
+    let mut names = missing.iter().map(|name| bare(name).unwrap_or(name));
+    if let Some(option) = names.find(|name| name.starts_with("--")) {
         let name = option.split([' ', '=']).next().unwrap_or(option);
         if argument::is_required(path, name) {
             return argument::description(path, name);

@@ -486,7 +486,7 @@ pub(crate) struct SubmitArgs {
     /// With --wait or --progress: run this program here for each message of a task (`hq task notify`)
     ///
     /// The message is its last argument, and in HQ_NOTIFY_MESSAGE.
-    #[arg(help_heading = WAITING, long, value_name = "PROGRAM")]
+    #[arg(help_heading = WAITING, long, value_name = "PROGRAM", requires = "FollowArgs")]
     pub(crate) on_notify: Option<String>,
 
     #[command(flatten)]

@@ -72,12 +72,7 @@ async fn submit_through(
     context: &mut Context,
 ) -> CliResult<()> {
     let how = args.follow;
-    let is_followed = how.wait.is_some() || how.progress;
     let on_notify = args.on_notify.take();
-    if on_notify.is_some() && !is_followed && std::io::stderr().is_terminal() {
-        tracing::warn!("`--on-notify` works only while `hq submit` waits: add `--wait`");
-    }
-    let on_notify = on_notify.filter(|_| is_followed);
     let prepared = prepare(args, stdin, &mut client).await?;
     let mode = context.mode();
     let callback = on_notify

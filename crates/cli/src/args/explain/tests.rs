@@ -45,6 +45,10 @@ fn values_are_told_by_their_kind() {
         ("submit --cpus -2 -- true", "takes an amount above 0"),
         ("worker start --enforce-memory no", "`--enforce-memory=no`"),
         ("job resubmit 3 --wait ok", "`--wait=ok`"),
+        (
+            "submit --on-notify x -- true",
+            "together with `--wait[=<UNTIL>]|--progress`",
+        ),
         ("submit --array -1 -- true", "`--array` takes ids from 0"),
         (
             "submit --time-limit -5 -- true",
