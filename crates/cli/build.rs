@@ -25,8 +25,8 @@ fn main() {
 }
 
 /// Links debug builds at a fixed address. The loader corrects 190 000 addresses at each start of a
-/// position-independent debug build, which is a third of the time of the thousands of short
-/// commands that tests run. Other builds keep their random address.
+/// position-independent debug build. That takes a third of the time of each of the thousands of
+/// short commands that tests run. Other builds keep their random address.
 fn place_for_good() {
     let is_glibc = variable("TARGET").is_some_and(|target| target.ends_with("-linux-gnu"));
     if is_glibc && variable("PROFILE").as_deref() == Some("debug") {

@@ -1,4 +1,4 @@
-//! Too few descriptors or processes, or no shared memory, cause a pause and never an end. Large
+//! A lack of descriptors, processes or shared memory only makes hq pause; no process ends. Large
 //! data is delivered, or rejected with its size.
 
 use std::fs::File;

@@ -66,7 +66,7 @@ pub struct Grant {
 }
 
 /// The largest offers of workers that could run the task otherwise. `None` if there is no such
-/// worker, or if they are unknown.
+/// worker, or if its offers are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Largest {
     /// The amount of [`MEMORY`].

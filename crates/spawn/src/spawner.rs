@@ -53,7 +53,7 @@ struct Spawner<'a> {
     /// The last child, if it is in a lane. This thread waits for it to exit unless there is other
     /// work.
     awaited: Option<OwnChild>,
-    /// Interrupts that wait. `None` if the thread never waits for a child.
+    /// Interrupts the wait for a child. `None` if the thread never waits for a child.
     waiter: Option<Arc<ChildWaiter>>,
     /// Whether this thread's last child exited within [`PATIENCE`].
     brief: bool,

@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(ended("attempts"), expected);
     }
 
-    /// The functions used in views that exist in SQLite 3.26.
+    /// The functions used in views; SQLite 3.26 already provides them.
     const OLD_FUNCTIONS: [&str; 11] = [
         "coalesce",
         "count",

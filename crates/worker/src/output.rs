@@ -594,7 +594,7 @@ mod tests {
         let parent = tempfile::tempdir().expect("temporary directory");
         let path = |name: &str| parent.path().join(name);
         let content = |name: &str| fs::read_to_string(path(name)).expect("it stayed");
-        // The second attempt hung. Meanwhile a fourth one runs on another worker.
+        // The second attempt hung. Meanwhile, a fourth one was running on another worker.
         for name in ["out.attempt-0", "out.attempt-1", "out.attempt-2", "out"] {
             fs::write(path(name), name).expect("writable");
         }

@@ -34,7 +34,8 @@ use tracing::Level;
 
 use routes::Route;
 
-/// The timeout of one TCP connection. Without it, a host that does not answer would take minutes.
+/// The timeout of one TCP connection. Without it, connecting to a host that does not answer would
+/// take minutes to fail.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The timeout for the reply to the registration. The server replies in milliseconds.

@@ -25,7 +25,7 @@ use system::{PROFILES, Profile};
 /// is taken away; needs root.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Run a few of them.
+    /// Run only a few of the checks.
     #[arg(long)]
     short: bool,
     /// Only on this kernel, such as linux-4.18.

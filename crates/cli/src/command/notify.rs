@@ -1,4 +1,4 @@
-//! Notifications, which tasks send and clients that wait for the job receive.
+//! Notifications: tasks send them, and clients that wait for the job receive them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};

@@ -78,7 +78,7 @@ impl OomWatch {
     }
 }
 
-/// Returns the file with the narrowest count.
+/// Returns the file whose count of killed processes covers the fewest other processes.
 fn counter(root: &Path) -> PathBuf {
     let of_group = [
         control_group::own_group(root).map(|dir| dir.join("memory.events")),
