@@ -602,14 +602,14 @@ fn files_that_others_have_planted_are_refused_with_their_owner() {
         return skip("only root can act for a second user");
     }
     let owner = env.path("").metadata().expect("a directory").uid();
-    let plant = |path: &Path, owner: u32, mode: u32| {
+    let plant = |path: &Path, (owner, group): (u32, u32), mode: u32| {
         std::fs::write(path, "").expect("room");
-        chown(path, Some(owner), Some(owner)).expect("root may do that");
+        chown(path, Some(owner), Some(group)).expect("root may do that");
         std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
     };
     make_dir(&env.server_dir(), owner);
     let lock = env.server_dir().join("hq-start.lock");
-    plant(&lock, NEIGHBOUR, 0o666);
+    plant(&lock, (NEIGHBOUR, NEIGHBOUR), 0o666);
     let start = env.hq(&["server", "start"]).exits_with(1);
     start.says("it belongs to user 65533");
     std::fs::remove_file(lock).expect("root may do that");
@@ -617,16 +617,18 @@ fn files_that_others_have_planted_are_refused_with_their_owner() {
     let config = env.path("config.toml");
     let mut hq = env.command(&["job", "list"]);
     let hq = hq.env("HQ_CONFIG", &config);
-    for (owner, mode, text) in [
-        (NEIGHBOUR, 0o644, "belongs to user 65533"),
-        (owner, 0o664, "Run `chmod go-w"),
-        (owner, 0o644, "No running instance"),
-        (0, 0o644, "No running instance"),
+    for (owner, group, mode, text) in [
+        (NEIGHBOUR, NEIGHBOUR, 0o644, "belongs to user 65533"),
+        (owner, NEIGHBOUR, 0o664, "Run `chmod go-w"),
+        (owner, owner, 0o666, "Run `chmod go-w"),
+        (owner, owner, 0o664, "No running instance"),
+        (owner, NEIGHBOUR, 0o644, "No running instance"),
+        (0, 0, 0o644, "No running instance"),
     ] {
-        plant(&config, owner, mode);
+        plant(&config, (owner, group), mode);
         let said = hq.output().expect("it can be run").stderr;
         let said = String::from_utf8_lossy(&said);
-        assert!(said.contains(text), "{owner} {mode:o}: {said}");
+        assert!(said.contains(text), "{owner} {group} {mode:o}: {said}");
     }
 
     make_dir(&env.path("man"), owner);

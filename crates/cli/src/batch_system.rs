@@ -378,7 +378,7 @@ mod tests {
         set(&dir, 0o755);
         set(&path, 0o644);
         assert_eq!(refusal(), None);
-        for mode in [0o666, 0o664] {
+        for mode in [0o666, 0o646] {
             set(&path, mode);
             assert!(
                 refusal().is_some_and(|text| text.contains("chmod go-w")),

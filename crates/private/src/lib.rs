@@ -269,11 +269,14 @@ fn check_trusted(path: &Path, found: &Metadata) -> io::Result<()> {
     let program = || fs::metadata("/proc/self/exe").is_ok_and(|program| program.uid() == owner);
     // In a sticky directory, others cannot replace files.
     let is_sticky = found.is_dir() && mode & 0o1000 != 0;
+    // A group with the number of the owner is usually his alone, and his files have its write
+    // permission (umask 002).
+    let others = if found.gid() == owner { 0o002 } else { 0o022 };
     let text = if !is_trusted(found) && !program() {
         format!(
             "{shown} belongs to user {owner}, and its contents would run with your rights; expected you or root"
         )
-    } else if mode & 0o022 != 0 && !is_sticky {
+    } else if mode & others != 0 && !is_sticky {
         format!(
             "other users can write to {shown} (mode {mode:04o}), and its contents would run with your rights. Run `chmod go-w {shown}`"
         )

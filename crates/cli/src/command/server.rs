@@ -186,7 +186,7 @@ pub(super) fn wrong_host(host: &str) -> Option<String> {
     let is_here = host == "localhost" || address.is_some_and(|address| address.is_loopback());
     (is_any || is_here).then(|| format!(
         "Workers and clients connect to the host of the server, and `{host}` means the machine on which they run: only this machine \
-             reaches the server. It accepts connections to all its addresses anyway: start it without --host, or with the name of this machine"
+             reaches the server. It accepts connections to all its addresses anyway: start it with `--host NAME`, a name of this machine that others can resolve"
     ))
 }
 

@@ -256,7 +256,7 @@ impl<'a> Plan<'a> {
             if kinds.is_empty() {
                 self.note_larger(variant);
                 let lives = self.query.kinds.iter().map(|kind| kind.time_limit);
-                self.unfit.get_or_insert(Unfit::Time {
+                self.note_unfit(Unfit::Time {
                     needed: Duration::from_nanos(variant.min_time_ns),
                     lifetime: lives.max().unwrap_or_default(),
                 });
@@ -272,7 +272,7 @@ impl<'a> Plan<'a> {
 
     fn fill_gangs(&mut self, nodes: u32, mut left: u64) -> u64 {
         if nodes > self.query.nodes_max {
-            self.unfit.get_or_insert(Unfit::Nodes {
+            self.note_unfit(Unfit::Nodes {
                 needed: nodes,
                 most: self.query.nodes_max,
             });
@@ -361,9 +361,17 @@ impl<'a> Plan<'a> {
             .fold(0, |sum, coming| sum.saturating_add(coming.owed))
     }
 
+    /// Notes why a task does not fit. Before the second pass, another queue may still take the task.
+    fn note_unfit(&mut self, unfit: Unfit) {
+        if self.may_request {
+            self.unfit.get_or_insert(unfit);
+        }
+    }
+
     /// Notes that a task does not fit, and whether it would fit on workers of the assumed kind.
     fn note_larger(&mut self, variant: &VariantDemand) {
-        if has_time(variant, &self.query.assumed)
+        if self.may_request
+            && has_time(variant, &self.query.assumed)
             && fitting(variant, &self.assumed, &self.assumed) > 0
         {
             self.larger.get_or_insert(variant.n_nodes.max(1));
@@ -383,7 +391,7 @@ impl<'a> Plan<'a> {
             short.next()
         });
         if let Some((offered, needed, resource)) = short.max_by_key(|(offered, ..)| *offered) {
-            self.unfit.get_or_insert(Unfit::Resource {
+            self.note_unfit(Unfit::Resource {
                 name: self.classes.resource_name(resource).into(),
                 needed: Amount(needed),
                 offered: Amount(offered),
@@ -633,6 +641,14 @@ mod tests {
         assert_eq!(asked(&[(1, 0, 0, 3)]), (1, 0, 0), "one is left");
         assert_eq!(asked(&[(3, 0, 0, 1)]), (1, 0, 1), "it is too large");
         assert_eq!(asked(&[(3, 0, 0, 1), (1, 0, 0, 3)]), (1, 0, 0), "both");
+    }
+
+    #[test]
+    fn a_task_that_an_earlier_queue_takes_is_not_noted_as_unfit_for_a_later_one() {
+        let mut small = query(Some(4), &[], 9);
+        small.assumed.resources.clear();
+        let answers = ask(&[(16, 0, 0, 1)], &[query(Some(64), &[], 9), small]);
+        assert_eq!((&answers[1].unfit, answers[1].larger), (&None, None));
     }
 
     #[test]

@@ -193,7 +193,8 @@ impl ServerState {
         if self.is_divided(submit) && (is_free || is_start) {
             // The requests of a blocked submit are interned too, because users may ask about them.
             let priority = if is_free {
-                submit.priority_max
+                // The lowest priority marks a blocked submit.
+                submit.priority_max.max(i32::MIN + 1)
             } else {
                 i32::MIN
             };

@@ -133,7 +133,11 @@ impl ServerState {
         let job = self.jobs.get(task.job);
         let record = job.and_then(|job| job.record(job.find(task.task)?));
         record.is_some_and(|record| {
-            record.was_started() && record.worker() == id && is_meant(record.instance())
+            // The server expects nothing of an earlier instance, but its process may still exist on a
+            // worker that registered again.
+            let is_earlier = instance.is_some_and(|instance| instance < record.instance());
+            let is_last = record.was_started() && record.worker() == id;
+            is_earlier || is_last && is_meant(record.instance())
         })
     }
 
