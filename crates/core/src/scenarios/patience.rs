@@ -159,3 +159,22 @@ fn room_that_a_worker_kept_for_a_waiting_task_is_used_when_that_task_leaves() {
         assert_eq!(bench.phase(key(small, 0)), Phase::Placed, "{is_canceled}");
     }
 }
+
+#[test]
+fn room_that_the_server_kept_for_a_waiting_task_is_used_when_that_task_is_canceled() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    let slow = bench.submit(tasks(2));
+    for task in 0..2 {
+        bench.start(worker, key(slow, task));
+    }
+    let whole = bench.submit(wide(1, 4));
+    let small = bench.submit(wide(1, 2));
+    bench.wait(Duration::from_secs(6));
+    bench.give_back(worker, key(small, 0));
+    let large = bench.submit(wide(1, 3));
+    bench.wait(Duration::from_secs(6));
+    bench.cancel(whole);
+    bench.end(worker, key(whole, 0), Outcome::Killed);
+    bench.cancel(large);
+    assert_eq!(bench.phase(key(small, 0)), Phase::Placed);
+}

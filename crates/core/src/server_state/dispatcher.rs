@@ -195,8 +195,9 @@ impl Dispatcher {
         };
         let was_leaving = self.leaving.insert(job, leaving).is_some();
         // If many jobs end at once, the first may use up the rest of this batch.
-        if self.leave(job) && was_leaving {
-            // Earlier rounds left out the other tasks in these queues.
+        let has_left = self.leave(job);
+        // Earlier rounds left out the other tasks in these queues, or kept room for these tasks.
+        if has_left && was_leaving || !self.reservations.counts().is_empty() {
             self.triggers.note_ready();
         }
         self.note_plans_changed();
