@@ -85,7 +85,7 @@ pub struct Worker {
     /// When the worker registered.
     pub started: Timestamp,
     life: Life,
-    /// How often the worker got more time when it was overdue, since its last sign of life.
+    /// How many times the overdue worker was given more time since its last sign of life.
     doubts: u32,
     duty: Duty,
     dedication: Dedication,

@@ -163,7 +163,7 @@ enum State {
     Noise {
         version: u32,
         noise: Box<HandshakeState>,
-        /// The peer's hello, if the peer may have another key than the full one, which is tried
+        /// The peer's hello, if the peer may have a key other than the full one, which is tried
         /// first.
         hello: Option<Vec<u8>>,
     },

@@ -10,7 +10,7 @@ use crate::error::SpawnError;
 
 /// The caller's identifier of a child.
 ///
-/// The launcher never interprets it. A token may be reused after its last event was delivered.
+/// The launcher never interprets it. A token may be reused after its last event has been delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 

@@ -21,8 +21,8 @@ use serde_json::Value;
 use crate::tidy::workspace_root;
 use system::{PROFILES, Profile};
 
-/// Run the tests of processes and those of the whole program where the kernel is old: what it lacks
-/// is taken away; needs root.
+/// Run the tests of processes and those of the whole program as on an old kernel, whose missing
+/// system calls are disabled; needs root.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Run only a few of the checks.

@@ -54,7 +54,7 @@ pub(super) struct RoundTriggers {
     search_widened: u32,
     /// The workers with a minimum utilization.
     demanding: BTreeSet<WorkerId>,
-    /// The time at which to continue because the last round was cut short. It is always the time of
+    /// The time at which to continue, if the last round was cut short. It is always the time of
     /// that round.
     again_at: Option<Time>,
 }

@@ -331,7 +331,7 @@ impl Worker {
     }
 
     /// Extends the deadline of a disconnected worker while other workers are reconnecting. An event
-    /// that closes thousands of connections has not ended as many processes, and all of them need
+    /// that closes thousands of connections does not end that many processes, and all of them need
     /// time to register. Returns whether the deadline is after `now`.
     pub(super) fn await_turn(&mut self, returned: Time, now: Time) -> bool {
         let Life::Away { until, latest, .. } = &mut self.life else {

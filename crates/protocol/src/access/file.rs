@@ -311,7 +311,7 @@ impl AccessFile {
     ) -> Result<Self, AccessError> {
         let metadata = file.metadata().map_err(AccessError::read(path))?;
         let user = rustix::process::geteuid().as_raw();
-        // Files of root are trusted, because root is outside the threat model.
+        // Files owned by root are trusted, because root is outside the threat model.
         if metadata.uid() != user && metadata.uid() != 0 {
             let owner = metadata.uid();
             return Err(AccessError::ForeignOwner {

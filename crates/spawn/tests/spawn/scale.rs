@@ -24,7 +24,7 @@ const PROCESS_KIB: u64 = 150;
 fn many_live_children_are_told_apart_and_foreign_ones_left_alone() {
     let name = "scale::many_live_children_are_told_apart_and_foreign_ones_left_alone";
     alone(name, &[], || {
-        // 30 000 would fill the default range of process ids, so that many are created only on
+        // 30 000 would fill the default range of process ids, so this number is created only on
         // request.
         let count = number_from_env("HQ_SPAWN_TEST_CHILDREN", 1000);
         raise_limits(count as u64 + 1000);
