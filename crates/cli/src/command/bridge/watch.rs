@@ -21,6 +21,8 @@ use crate::parse::selector::Selector;
 const INTERVAL: Duration = Duration::from_nanos(1);
 /// The number of tasks per request.
 const PAGE: u16 = 2_000;
+/// How long an update of the watch may take after another request has shown the end of a call.
+const UPDATE_DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// Calls whose results the program has lost.
 #[derive(Debug)]
@@ -115,7 +117,7 @@ async fn follow(
                 if done {
                     // Requests for the outcomes of calls are still answered.
                     while let Some(settle) = settles.recv().await {
-                        settle_calls(shared, job, &settle).await.map_err(|error| (error, true))?;
+                        settle_calls(shared, job, settle).await.map_err(|error| (error, true))?;
                     }
                     return Ok(());
                 }
@@ -123,7 +125,7 @@ async fn follow(
             settle = settles.recv() => {
                 // The program no longer follows the job.
                 let Some(settle) = settle else { return Ok(()) };
-                settle_calls(shared, job, &settle).await.map_err(|error| (error, true))?;
+                settle_calls(shared, job, settle).await.map_err(|error| (error, true))?;
             }
         }
     }
@@ -183,21 +185,38 @@ impl Columns {
 }
 
 /// Requests the state of calls, and reports those that have ended.
-async fn settle_calls(shared: &Shared, job: u32, settle: &Settle) -> CliResult<()> {
+async fn settle_calls(shared: &Shared, job: u32, settle: Settle) -> CliResult<()> {
     let mut client = come_back(shared, None).await?;
+    let mut without_value = Columns::default();
     // Ids may be far apart, so the ids between them are not requested.
     for ids in each_id(&settle.tasks).chunks(usize::from(PAGE)) {
-        settle_page(shared, &mut client, job, ids).await?;
+        settle_page(shared, &mut client, job, ids, &mut without_value).await?;
     }
-    tell(
-        shared,
-        &json!({"ev": "settled", "job": job, "tasks": settle.tasks}),
-    )
-    .await;
+    let settled = json!({"ev": "settled", "job": job, "tasks": settle.tasks});
+    if without_value.ids.is_empty() {
+        tell(shared, &settled).await;
+        return Ok(());
+    }
+    // The watch may be about to report these calls with their values. The program uses the first
+    // report of a call.
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(UPDATE_DELAY_MAX).await;
+        let _ = shared.out.send(without_value.frame(job)).await;
+        tell(&shared, &settled).await;
+    });
     Ok(())
 }
 
-async fn settle_page(shared: &Shared, client: &mut Client, job: u32, ids: &[u32]) -> CliResult<()> {
+/// Reports the calls among `ids` that have ended, except for finished calls without a value, which
+/// it adds to `without_value`.
+async fn settle_page(
+    shared: &Shared,
+    client: &mut Client,
+    job: u32,
+    ids: &[u32],
+    without_value: &mut Columns,
+) -> CliResult<()> {
     let tasks = IdArray::from_sorted(ids.to_vec())
         .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
     let ends = [
@@ -229,6 +248,12 @@ async fn settle_page(shared: &Shared, client: &mut Client, job: u32, ids: &[u32]
         let mut columns = Columns::default();
         for task in page.tasks {
             let value = values.remove(&task.id);
+            let is_unclear = value.is_none() && task.state() == TaskState::Finished;
+            let columns = if is_unclear {
+                &mut *without_value
+            } else {
+                &mut columns
+            };
             columns.add(task.id, task.state(), value, task.error);
         }
         if !columns.ids.is_empty() {
