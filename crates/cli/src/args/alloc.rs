@@ -94,7 +94,7 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "COMMAND")]
     pub(crate) worker_wrap_cmd: Option<String>,
 
-    /// Lifetime of each worker [default: --time-limit]
+    /// Lifetime of each worker [default: until ten seconds before the allocation ends]
     #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) worker_time_limit: Option<Duration>,
 

@@ -146,7 +146,7 @@ const fn meaning(state: JobState) -> &'static str {
         JobState::Failed => "Some task failed, and none waits or runs",
         JobState::Canceled => "Some task was canceled; none failed or was aborted",
         JobState::Aborted => "Some task was aborted; none failed",
-        JobState::Opened => "Open, without unfinished tasks",
+        JobState::Opened => "Open for more tasks; all its tasks so far have ended",
     }
 }
 
@@ -328,9 +328,9 @@ pub(crate) struct SubmitFileArgs {
     #[command(flatten)]
     pub(crate) own: OwnTasksArgs,
 
-    /// Leave out finished work: tasks whose outputs exist and whose inputs and command have not changed
+    /// Leave out tasks that hq has finished before, if their inputs, outputs and command are unchanged since
     ///
-    /// A task also runs if one of its dependencies has to run or is already in the open job. `--dry-run` lists the tasks
+    /// Outputs that were made without hq, or without --outputs, do not count. A task also runs if one of its dependencies has to run or is already in the open job. `--dry-run` lists the tasks
     /// that would run, and why.
     #[arg(long)]
     pub(crate) skip_done: bool,

@@ -83,7 +83,8 @@ pub(crate) struct StartArgs {
 
     /// Continue the last server of the server directory, with its jobs, its keys and, if free, its ports
     ///
-    /// Without the option, hq continues the last server unless `hq server stop` or Ctrl-C stopped it.
+    /// Without the option, hq starts an empty server after `hq server stop` or Ctrl-C, and continues the last server after
+    /// every other end.
     #[arg(help_heading = STATE, long, conflicts_with = "journal")]
     pub(crate) resume: bool,
 

@@ -118,7 +118,7 @@ pub(crate) struct TaskOptions {
 
     /// Stop each attempt of a task after this time, such as `90s`, `2h30m` or `01:30:00` [default: none]
     ///
-    /// The task gets --stop-signal, and counts as failed. A plain number is seconds.
+    /// A plain number is seconds. The attempt gets --stop-signal and has failed; --retries allows further attempts.
     #[arg(help_heading = FAILURES, long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
@@ -159,8 +159,8 @@ pub(crate) struct TaskOptions {
 
     /// Write the output of all tasks into a few files in this directory, instead of two files per task
     ///
-    /// A relative path starts at the directory of the submit. `hq job cat` reads the output. With --stdout or --stderr, that
-    /// stream goes to files of its own.
+    /// A relative path starts at the directory of the submit. `hq output-log DIR cat JOB stdout` and `hq job cat JOB stdout`
+    /// print the output. With --stdout or --stderr, that stream goes to files of its own.
     #[arg(help_heading = OUTPUT, long, alias = "log", value_name = "DIR", value_parser = path_parser())]
     pub(crate) stream: Option<PathBuf>,
 
@@ -248,9 +248,9 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = DONE_WORK, long)]
     pub(crate) by_content: bool,
 
-    /// Leave out finished work: tasks whose outputs exist and whose inputs and command have not changed
+    /// Leave out tasks that hq has finished before, if their inputs, outputs and command are unchanged since
     ///
-    /// Needs --outputs. The new job contains only the other tasks. A task also runs if one of its dependencies has to run,
+    /// Outputs that were made without hq, or without --outputs, do not count. The new job contains only the other tasks. A task also runs if one of its dependencies has to run,
     /// or if it waits for a job that has not ended. If no task is left, the job has no tasks and is finished. `--dry-run`
     /// lists the tasks that would run, and why.
     #[arg(help_heading = DONE_WORK, long)]
@@ -381,7 +381,7 @@ pub(crate) struct OwnTasksArgs {
     #[arg(help_heading = OPEN_JOBS, long, value_name = "COUNT", requires = "open")]
     pub(crate) max_tasks: Option<u32>,
 
-    /// In a task, for its own job: submit only if no earlier attempt of the task submitted under this name
+    /// In a task, for its own job: submit only once under this name, in this or an earlier attempt of the task
     ///
     /// hq ignores later submits under the same name, even with different content. Without the option, hq ignores exact
     /// repetitions of submits that an earlier attempt made, in any order.
@@ -455,7 +455,8 @@ pub(crate) struct SubmitArgs {
 
     /// Add the tasks to this open job [default: create a job]
     ///
-    /// Without --array, their ids continue those of the job. Ids of --array must be new in it.
+    /// Without --array, their ids continue after the highest id of the job. With --array, the job must not have these ids
+    /// yet.
     #[arg(help_heading = OPEN_JOBS, long, value_name = "ID")]
     pub(crate) job: Option<u32>,
 

@@ -114,9 +114,10 @@ pub(crate) struct StartArgs {
     #[arg(help_heading = CONNECTION, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) heartbeat: Option<Duration>,
 
-    /// Stop after this time, such as `2h`; in a batch job at the latest ten seconds before its end [default: never]
+    /// Stop after this time, such as `2h` [default: never]
     ///
-    /// A plain number is seconds. Tasks that still run are stopped, and run again on another worker.
+    /// A plain number is seconds. Tasks that still run are stopped, and run again on another worker. In a batch job, the
+    /// worker stops at the latest ten seconds before the job's time limit, or a tenth of the remaining time if that is less.
     #[arg(help_heading = LIFETIME, long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) time_limit: Option<Duration>,
 
