@@ -91,7 +91,9 @@ impl Slurm {
     fn stop_controller(&self) {
         let pid = std::fs::read_to_string(self.dir.path().join("slurmctld.pid")).expect("its pid");
         let pid: u32 = pid.trim().parse().expect("a number");
-        signal(pid, "KILL");
+        // A controller that is killed may have forgotten the jobs of the last seconds, and then
+        // ends them.
+        signal(pid, "TERM");
         wait_for("slurmctld has ended", || {
             let left = processes_with(&format!("slurmctld -f {}", self.dir.path().display()));
             if left.is_empty() {
