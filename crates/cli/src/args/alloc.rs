@@ -25,6 +25,8 @@ pub(crate) enum AllocCommand {
     #[command(alias = "cat")]
     Log(LogArgs),
     /// Create a queue: the server then requests workers from the batch system while tasks wait
+    ///
+    /// `hq alloc add slurm --help` (or `pbs`, `other`) lists the options; --time-limit is required.
     Add {
         #[command(subcommand)]
         system: SystemCommand,
@@ -98,7 +100,10 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) worker_time_limit: Option<Duration>,
 
-    /// Reaction of workers to the loss of the server
+    /// What workers do when the server crashes or cannot be reached
+    ///
+    /// `hq server stop` and Ctrl-C of the server cancel the allocations with their tasks in any case; `hq server stop
+    /// --keep-workers` keeps them.
     #[arg(long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::FinishRunning)]
     pub(crate) on_server_lost: OnServerLostArg,
 

@@ -38,7 +38,7 @@ const WAITING: &str = "Waiting and notifications";
 /// can be merged with the command line.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TaskOptions {
-    /// Name of the job [default: name of the program; of a script searched for `#HQ` lines, that of its interpreter]
+    /// Name of the job [default: name of the program; for a script ending in `.sh` its interpreter, such as `bash`]
     #[arg(help_heading = TASKS, long, value_name = "TEXT", value_parser = parse_job_name)]
     pub(crate) name: Option<String>,
 
@@ -49,14 +49,15 @@ pub(crate) struct TaskOptions {
     /// Create one task for each line of a file, also empty ones; HQ_ENTRY contains the line
     ///
     /// `-` reads the lines from standard input. Task ids start at 0, and --array selects lines. `hq run` also replaces
-    /// `{}` in the command with the line.
+    /// `{}` in the command with the line, except for programs that use braces themselves, such as find, xargs, awk and jq:
+    /// write `$HQ_ENTRY` there, inside a shell command.
     #[arg(help_heading = TASKS, long, value_name = "FILE", conflicts_with = "from_json", value_parser = path_parser())]
     pub(crate) each_line: Option<PathBuf>,
 
     /// Create one task for each item of a JSON array; HQ_ENTRY contains the item as JSON
     ///
     /// A text therefore keeps its quotes. `-` reads the array from standard input. Task ids start at 0, and --array selects
-    /// items.
+    /// items. `hq run` also replaces `{}` in the command with the item, as for --each-line.
     #[arg(help_heading = TASKS, long, value_name = "FILE", value_parser = path_parser())]
     pub(crate) from_json: Option<PathBuf>,
 
@@ -104,15 +105,19 @@ pub(crate) struct TaskOptions {
     /// Start tasks only on workers with at least this much time left, or `auto` [default: auto]
     ///
     /// `auto` is the time that most tasks of the array have taken so far, see --predict. hq starts to predict when ten
-    /// tasks have ended, and ignores predictions below a second.
+    /// tasks have ended, and ignores predictions below a second. No effect in `hq run`, whose worker has no time limit.
     #[arg(help_heading = RESOURCES, long, value_name = "DURATION", value_parser = parse_time_request)]
     pub(crate) time_request: Option<TimeRequest>,
 
     /// Share of the tasks that must fit into the time of `--time-request auto` [default: 0.95]
+    ///
+    /// No effect in `hq run`.
     #[arg(help_heading = RESOURCES, long, value_name = "SHARE", value_parser = parse_share)]
     pub(crate) predict: Option<u16>,
 
     /// Also start tasks on workers that will probably end before them
+    ///
+    /// No effect in `hq run`.
     #[arg(help_heading = RESOURCES, long, conflicts_with = "predict")]
     pub(crate) no_predict: bool,
 
@@ -175,10 +180,10 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = TASKS, long)]
     pub(crate) task_dir: bool,
 
-    /// Let a task fail after it has lost its worker to a crash this many times [default: 5]
+    /// Fail a task when its worker crashes for this many times; until then, restart it [default: 5]
     ///
     /// A number, `unlimited`, or `never-restart`: the task then fails when it loses its worker for any reason, even if you
-    /// stop the worker.
+    /// stop the worker. The restarts do not count as --retries.
     #[arg(help_heading = FAILURES, long, value_name = "LIMIT", value_parser = parse_crash_limit)]
     pub(crate) crash_limit: Option<CrashLimit>,
 
@@ -201,8 +206,8 @@ pub(crate) struct TaskOptions {
     /// Failures to retry: `exit`, `signal`, `timeout`, `oom`, `start`, `lost`, exit codes such as
     /// `3,10-20`, names of signals [default: exit,signal,timeout,oom]
     ///
-    /// Has an effect only with --retries. `start` means that the program could not be started, `lost` that the worker was
-    /// lost and --crash-limit allows no restart.
+    /// Needs --retries, --retry-grow or `mem=auto`. `start` means that the program could not be started, `lost` that the
+    /// worker was lost and --crash-limit allows no restart.
     #[arg(help_heading = FAILURES, long, value_name = "CAUSES", value_parser = parse_retry_on)]
     pub(crate) retry_on: Option<RetryOn>,
 
@@ -215,7 +220,8 @@ pub(crate) struct TaskOptions {
     /// With these factors, a task that ran out of memory requests twice as much `mem` in its next attempt. A task that
     /// reached its time limit gets one and a half times the time limit and time request. Both are bounded by the largest
     /// worker or allocation that could run the task, and by `max` after a factor: `mem=2,max=64GiB,time=1.5,max=1d`. Other
-    /// failures increase nothing. Without `--retries`, hq retries three times, and only after these two failures.
+    /// failures increase nothing. Without --retries, hq retries three times in all, and only after these two failures and
+    /// those in --retry-on.
     #[arg(help_heading = FAILURES, long, value_name = "FACTORS", value_parser = parse_retry_grow)]
     pub(crate) retry_grow: Option<GrowSpec>,
 
@@ -237,19 +243,21 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = DONE_WORK, long, value_name = "PATH", value_parser = path_parser())]
     pub(crate) outputs: Vec<PathBuf>,
 
-    /// Fail tasks that exit with 0 but did not write all their --outputs
+    /// Fail tasks that exit with 0 while one of their --outputs does not exist
     #[arg(help_heading = DONE_WORK, long)]
     pub(crate) check_outputs: bool,
 
     /// Compare files by content: a new modification time with the same content is no change
     ///
-    /// The worker hashes inputs and outputs when a task has finished, for at most 30 s. Files that it has not hashed by
-    /// then are compared by modification time. Later submits with this option read the files whose times differ.
+    /// The submit that makes the outputs and the one that compares them both need this option. The worker hashes inputs and
+    /// outputs when a task has finished, for at most 30 s. Files that it has not hashed by then are compared by
+    /// modification time.
     #[arg(help_heading = DONE_WORK, long)]
     pub(crate) by_content: bool,
 
     /// Leave out tasks that hq has finished before, if their inputs, outputs and command are unchanged since
     ///
+    /// The command includes --env, --stdin, parameters and the working directory, but not the content of the program file.
     /// Outputs that were made without hq, or without --outputs, do not count. The new job contains only the other tasks. A task also runs if one of its dependencies has to run,
     /// or if it waits for a job that has not ended. If no task is left, the job has no tasks and is finished. `--dry-run`
     /// lists the tasks that would run, and why.
@@ -373,7 +381,7 @@ impl NotifyArgs {
 /// Jobs that get tasks from their own tasks.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct OwnTasksArgs {
-    /// Let others, above all its own tasks, add tasks to the new job (`--job $HQ_JOB_ID`); it closes when all have ended
+    /// Let others, above all its own tasks, add tasks to the new job (`--job $HQ_JOB_ID`); it closes when no task is left
     #[arg(help_heading = OPEN_JOBS, long, conflicts_with = "job")]
     pub(crate) open: bool,
 
@@ -383,8 +391,8 @@ pub(crate) struct OwnTasksArgs {
 
     /// In a task, for its own job: submit only once under this name, in this or an earlier attempt of the task
     ///
-    /// hq ignores later submits under the same name, even with different content. Without the option, hq ignores exact
-    /// repetitions of submits that an earlier attempt made, in any order.
+    /// hq ignores later submits under the same name, even with different content. Without the option, a later attempt must
+    /// first repeat the submits of earlier attempts exactly, in any order: hq ignores these, and until then refuses others.
     #[arg(help_heading = OPEN_JOBS, long, value_name = "NAME", requires = "job")]
     pub(crate) once: Option<String>,
 }

@@ -133,7 +133,7 @@ pub(crate) struct StartArgs {
           default_missing_value = "", conflicts_with = "via")]
     pub(crate) relay: Option<RelayListen>,
 
-    /// Connect to the server through one of these relays; if none works, try other ways
+    /// Connect to the server through one of these relays, in random order; if none works, try other ways
     ///
     /// [default: directly; if that fails, through a relay listed in the server directory]
     #[arg(help_heading = CONNECTION, long, value_name = "HOST:PORT,…", value_delimiter = ',')]
@@ -143,7 +143,10 @@ pub(crate) struct StartArgs {
     #[arg(help_heading = IDENTITY, long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
 
-    /// Reaction to the loss of the server [default: reconnect]
+    /// What to do when the server crashes or cannot be reached [default: reconnect]
+    ///
+    /// `hq server stop` and Ctrl-C of the server end workers and their tasks in any case; with `finish-running`, after the
+    /// running tasks.
     #[arg(help_heading = CONNECTION, long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::Reconnect, hide_default_value = true)]
     pub(crate) on_server_lost: OnServerLostArg,
 
