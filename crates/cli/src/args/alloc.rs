@@ -100,7 +100,7 @@ pub(crate) struct QueueArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_limit)]
     pub(crate) worker_time_limit: Option<Duration>,
 
-    /// What workers do when the server crashes or cannot be reached
+    /// Reaction of workers when the server crashes or cannot be reached
     ///
     /// `hq server stop` and Ctrl-C of the server cancel the allocations with their tasks in any case; `hq server stop
     /// --keep-workers` keeps them.

@@ -180,7 +180,7 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = TASKS, long)]
     pub(crate) task_dir: bool,
 
-    /// Fail a task when its worker crashes for this many times; until then, restart it [default: 5]
+    /// Fail a task when this many of its workers have crashed; until then, restart it [default: 5]
     ///
     /// A number, `unlimited`, or `never-restart`: the task then fails when it loses its worker for any reason, even if you
     /// stop the worker. The restarts do not count as --retries.
@@ -220,8 +220,8 @@ pub(crate) struct TaskOptions {
     /// With these factors, a task that ran out of memory requests twice as much `mem` in its next attempt. A task that
     /// reached its time limit gets one and a half times the time limit and time request. Both are bounded by the largest
     /// worker or allocation that could run the task, and by `max` after a factor: `mem=2,max=64GiB,time=1.5,max=1d`. Other
-    /// failures increase nothing. Without --retries, hq retries three times in all, and only after these two failures and
-    /// those in --retry-on.
+    /// failures increase nothing. Without --retries, hq retries three times in all, after failures with a factor and those
+    /// that you list in --retry-on.
     #[arg(help_heading = FAILURES, long, value_name = "FACTORS", value_parser = parse_retry_grow)]
     pub(crate) retry_grow: Option<GrowSpec>,
 

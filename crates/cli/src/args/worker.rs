@@ -143,10 +143,10 @@ pub(crate) struct StartArgs {
     #[arg(help_heading = IDENTITY, long, value_name = "NAME")]
     pub(crate) hostname: Option<String>,
 
-    /// What to do when the server crashes or cannot be reached [default: reconnect]
+    /// Reaction when the server crashes or cannot be reached [default: reconnect]
     ///
-    /// `hq server stop` and Ctrl-C of the server end workers and their tasks in any case; with `finish-running`, after the
-    /// running tasks.
+    /// `hq server stop` and Ctrl-C of the server end workers with their tasks in any case; workers with this option set to
+    /// `finish-running` first let running tasks end. `hq server stop --keep-workers` ends none.
     #[arg(help_heading = CONNECTION, long, value_enum, value_name = "ACTION", default_value_t = OnServerLostArg::Reconnect, hide_default_value = true)]
     pub(crate) on_server_lost: OnServerLostArg,
 
