@@ -87,7 +87,7 @@ def measure(folder, server, worker):
         print(f"submitted in {time.perf_counter() - begin:.1f} s, server {resident(server.pid):.0f} MiB", flush=True)
         assert sum(future.result() for future in futures) == FUTURES * (FUTURES + 1) // 2
         print(f"all: {FUTURES / (time.perf_counter() - begin):.0f}/s")
-    # Wait until the last one is noted, too.
+    # Wait until the last one is noted as well.
     ends.sort()
     for number in range(1, len(ends)):
         (before, used_before, _), (now, used, memory) = ends[number - 1 : number + 1]

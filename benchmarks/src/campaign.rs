@@ -92,7 +92,7 @@ struct Campaign {
     sigma: f64,
 }
 
-/// What the user requests.
+/// The request of the user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Asked {
     /// Whether to use `mem=auto` instead of the largest need for all tasks.

@@ -311,7 +311,7 @@ fn own_cpu() -> Result<Duration> {
     Ok(cpu_by_thread(std::process::id())?.values().sum())
 }
 
-/// Returns the size of the store with the files beside it. The write-ahead log does not count: it has
+/// Returns the size of the store with its other files. The write-ahead log does not count: it has
 /// up to 16 MiB regardless of the number of tasks, and after a flush, the file contains all of it.
 fn stored_bytes(journal: &Path) -> Result<u64> {
     let mut sum = 0;

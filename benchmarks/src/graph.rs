@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_secs(10);
 /// How long does a server take to accept a very large task graph, what does each waiting task cost,
 /// and how long do other clients wait meanwhile?
 ///
-/// The graph is a JSON job file in which each task depends on a few tasks shortly before it. The
+/// The graph is a JSON job file where each task depends on a few tasks shortly before it. The
 /// server has no worker, so all tasks wait. Meanwhile three kinds of requests are timed, each as a
 /// separate process: `hq server info`, which bypasses the core's thread, `hq job list`, and small
 /// submits, which are answered after their commit.

@@ -11,7 +11,7 @@ use crate::processes::Cluster;
 /// The program to measure.
 #[derive(Args, Clone)]
 pub(crate) struct Hq {
-    /// The hq to measure [default: the one beside this program].
+    /// The hq to measure [default: the one next to this program].
     #[arg(long = "hq", value_name = "PATH", value_parser = |text: &str| existing(text))]
     path: Option<PathBuf>,
 }

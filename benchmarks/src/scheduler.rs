@@ -44,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "100000")]
     #[arg(conflicts_with_all = ["short", "scale", "plots"])]
     kinds: Option<u32>,
-    /// Of these cases, run those with this in their names.
+    /// Run only cases with this text in their names.
     #[arg(long, value_name = "WORD", requires = "kinds")]
     case: Option<String>,
     /// Where plots are written.

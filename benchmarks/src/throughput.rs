@@ -1,4 +1,4 @@
-//! `throughput`: server and worker beside the tightest loop that spawns and reaps processes.
+//! `throughput`: server and worker next to the tightest loop that spawns and reaps processes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// The number of tasks in a round.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     count: u32,
-    /// What each task runs.
+    /// The program of each task.
     #[arg(long, value_name = "PATH", default_value = "/bin/true")]
     program: String,
 }

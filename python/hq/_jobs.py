@@ -55,7 +55,7 @@ class Job:
     def __init__(self, name: Optional[str] = None, executor: Optional[Executor] = None, **options: Any) -> None:
         self._owns = executor is None
         self._executor = Executor(name=name or "job", **options) if executor is None else executor
-        #: In the order in which they were added.
+        #: In the order they were added.
         self.futures: List[CallFuture[Any]] = []
 
     @property
@@ -73,7 +73,7 @@ class Job:
         return future
 
     def wait(self, show: bool = False) -> List[Any]:
-        """Returns the results of all tasks in the order in which they were added. Raises the exception of the first failed one."""
+        """Returns the results of all tasks in the order they were added. Raises the exception of the first failed one."""
         if show:
             for _ in progress(self.futures, f"job {self.id}"):
                 pass

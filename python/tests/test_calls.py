@@ -49,7 +49,7 @@ def hold(begun, go):
 
 
 def begin(executor, path, count):
-    """Starts calls that run until the file `go` exists. Returns them and the interpreters in which they run."""
+    """Starts calls that run until the file `go` exists. Returns them and the interpreters where they run."""
     names = [str(path / f"begun-{number}") for number in range(count)]
     held = [executor.submit(hold, name, str(path / "go")) for name in names]
     wait_for(lambda: all(os.path.exists(name) for name in names), "all of them run")

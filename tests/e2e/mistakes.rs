@@ -317,7 +317,7 @@ const WITH_SERVER: &[Mistake] = &[
     ("token revoke hq_0123456789012345678901234567890123456789012345678901234567890123", &["a token itself", "`hq token list`"], 1),
     ("token create 'my laptop'", &["`my laptop` cannot be the name", "`my-laptop`"], 1),
     ("problems --acknowledge 4", &["there is no problem `4`", "such as `job-4-waits`"], 1),
-    ("--server-dir srv/001/access.json job list", &["name the directory in which the server started", "`--server-dir srv`"], 1),
+    ("--server-dir srv/001/access.json job list", &["name the directory where the server started", "`--server-dir srv`"], 1),
     ("import empty.yaml", &["empty.yaml is empty", "`hq import empty.yaml > new.sh`"], 1),
     ("import --submit slurm.sh --array=1-5", &["`hq import --submit --options '--array=1-5' slurm.sh`", "`hq import --submit slurm.sh -- --array=1-5`"], 1),
     ("import --submit slurm.sh -- --array=1-5", &["submitted"], 0),

@@ -398,7 +398,7 @@ fn a_server_that_ends_or_starts_again_is_no_different_behind_a_relay() {
     assert_eq!(announced(&env), 0);
 }
 
-/// The number of ways in which a compromised relay manipulates data.
+/// The number of ways a compromised relay manipulates data.
 const TRICKS: usize = 4;
 
 /// Forwards bytes, and manipulates each connection once, in a different way, after a number of

@@ -222,7 +222,7 @@ fn a_token_takes_nothing_of_the_owners_share() {
     assert!(begin.elapsed() < Duration::from_secs(30));
 }
 
-/// Everybody can fill the queue in which the kernel holds connections to a port.
+/// Any user can fill the kernel's queue of connections to a port.
 #[test]
 fn on_the_machine_of_the_server_the_owner_needs_no_port() {
     let mut env = Env::new();

@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(900);
 /// The pause between two checks of the workers and the job.
 const LOOK: Duration = Duration::from_millis(200);
 /// The name of the file with the needs of all tasks, in the working directory of the tasks, and of
-/// the file in which each attempt records its grant.
+/// the file where each attempt records its grant.
 const NEEDS: &str = "needs";
 const GRANTS: &str = "grants";
 /// The size of a memory page.

@@ -16,7 +16,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The array is the first job of its server.
 pub(super) const ARRAY: &str = "1";
 
-/// What a client measured while a job ran.
+/// The measurements of a client while a job ran.
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// Durations of `job info`, in ascending order.

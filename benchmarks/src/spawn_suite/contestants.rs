@@ -41,7 +41,7 @@ pub(crate) struct Contestant {
     pub(crate) language: Language,
     /// The mechanism's name in that program.
     pub(crate) mechanism: &'static str,
-    /// What else the question varies, such as how the program is named.
+    /// Other variations of the question, such as how the program is named.
     pub(crate) variant: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Connections of somebody with a right below the owner's.
+//! Connections with a right below the owner's.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 /// Bytes that only strangers send.
 pub(super) const GARBAGE: &str = "garbage-that-no-log-may-contain";
 
-/// A right below the owner's: that of nobody, of a key, or of a token.
+/// A right below the owner's: none, that of a key, or that of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Right {
     #[default]
@@ -33,7 +33,7 @@ impl Right {
     }
 }
 
-/// What each connection of the load does.
+/// The behavior of each connection of the load.
 #[derive(Clone, Default)]
 pub(super) struct Load {
     pub(super) right: Right,

@@ -49,7 +49,7 @@ pub(crate) struct Client {
     reader: MessageReader<ReadHalf<BoxedStream>>,
     writer: MessageWriter<WriteHalf<BoxedStream>>,
     server_uid: Option<String>,
-    /// The directory in which to find the server again. `None` for a server in this process.
+    /// The server directory, to find the server again. `None` for a server in this process.
     dir: Option<ServerDir>,
     /// Whether the connection broke. If so, no more replies arrive.
     is_lost: bool,
@@ -90,7 +90,7 @@ pub(crate) fn access_error(error: &AccessError) -> CliError {
             .filter(|dir| *dir != Path::new(""));
         let dir = dir.unwrap_or(Path::new("."));
         return access_failure(error).with_help(format!(
-            "name the directory in which the server started, not a file in it: `--server-dir {}`",
+            "name the directory where the server started, not a file in it: `--server-dir {}`",
             dir.display()
         ));
     }

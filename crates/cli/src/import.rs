@@ -64,7 +64,7 @@ pub(crate) struct Source<'a> {
     /// The options, as on the command line of the batch system. They override the lines of the
     /// script.
     pub(crate) options: &'a str,
-    /// The batch system. `None` means the system to which most of the lines belong.
+    /// The batch system. `None` means the system of most lines.
     pub(crate) system: Option<System>,
 }
 

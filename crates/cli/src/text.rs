@@ -111,7 +111,7 @@ pub(crate) fn with_hyphens(word: &str) -> Option<String> {
     dashes.contains(is_long).then(|| format!("{hyphens}{name}"))
 }
 
-/// Returns a word in the form in which a shell must read it.
+/// Returns a word as a shell must read it.
 pub(crate) fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), std::borrow::Cow::into_owned)
 }

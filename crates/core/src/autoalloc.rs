@@ -263,7 +263,7 @@ impl AutoallocState {
         self.queue(id).map(|queue| queue.reason(now.mono))
     }
 
-    /// Applies one input. Appends effects in the order in which they have to be carried out.
+    /// Applies one input. Appends effects in the order they have to be carried out.
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Changed => self.note_change(now),

@@ -604,7 +604,7 @@ fn title(job: &JobFacts<'_>) -> String {
     format!("{} {}", job.id, job.name)
 }
 
-/// Returns the finding about a job in which its client found probable mistakes.
+/// Returns the finding about probable mistakes that the client of a job found.
 fn acknowledged_job(job: &JobFacts<'_>) -> Option<Finding> {
     (!job.notes.is_empty()).then(|| Finding {
         severity: Severity::Warning,

@@ -57,7 +57,7 @@ id_type!(
 /// An allocation of a queue, numbered from 1 in the order of submission.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AllocationKey {
-    /// The queue to which the allocation belongs.
+    /// The queue of the allocation.
     pub queue: QueueId,
     /// The number in the queue.
     pub number: u32,
@@ -72,7 +72,7 @@ impl fmt::Display for AllocationKey {
 /// A task in the whole server: the job and task id, shown as `JOB@TASK`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskKey {
-    /// The job to which the task belongs.
+    /// The job of the task.
     pub job: JobId,
     /// The id of the task in the job.
     pub task: TaskId,

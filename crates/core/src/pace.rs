@@ -47,7 +47,7 @@ pub struct PaceFacts {
     pub run: Duration,
     /// The sum of the squares of their run times, in s².
     pub squares: f64,
-    /// The start of the window in which the rate is measured.
+    /// The start of the window where the rate is measured.
     pub window_start: Timestamp,
     /// The number of tasks that have ended since then.
     pub window_ended: u64,

@@ -48,7 +48,7 @@ pub const ID_RANGES_MAX: usize = 1 << 22;
 /// pair is compared.
 const CROSSINGS_MAX: usize = 1 << 20;
 
-/// The same limit for pairs in which both ranges have a step. It also bounds how often a selector
+/// The same limit for pairs where both ranges have a step. It also bounds how often a selector
 /// scans the same existing ids: once per overlapping range.
 const STEPPED_CROSSINGS_MAX: usize = 1 << 10;
 

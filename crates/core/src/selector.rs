@@ -26,7 +26,7 @@ pub struct Selected<T> {
 }
 
 impl<T> Selected<T> {
-    /// Creates a result in which all rows exist.
+    /// Creates a result where all rows exist.
     #[must_use]
     pub fn all(rows: Vec<T>) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl<T> Selected<T> {
         }
     }
 
-    /// Replaces each row with the result of `change`, and drops rows for which it returns `None`.
+    /// Replaces each row with the result of `change`, and drops rows if it returns `None`.
     pub fn filter_map<U>(self, change: impl FnMut(T) -> Option<U>) -> Selected<U> {
         Selected {
             rows: self.rows.into_iter().filter_map(change).collect(),

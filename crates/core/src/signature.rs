@@ -32,7 +32,7 @@ fn scatter(number: usize) -> usize {
     usize::try_from(z >> 33).unwrap_or(0)
 }
 
-/// Returns the line in which a program gives the reason for its end: the last line that begins with
+/// Returns the line where a program gives the reason for its end: the last line that begins with
 /// `error:`, or else the last meaningful line. Skips stack frames, rulers, and hints that runtimes append.
 #[must_use]
 pub fn last_words(output: &str) -> Option<&str> {

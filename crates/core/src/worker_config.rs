@@ -45,7 +45,7 @@ pub enum BatchSystem {
     Other,
 }
 
-/// The batch job in which a worker runs.
+/// The batch job where a worker runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allocation {
     /// The batch system.
@@ -125,7 +125,7 @@ pub struct WorkerConfig {
     pub memory_limits: MemoryLimits,
     /// The process id that a user would send a signal to.
     pub process_pid: u32,
-    /// The batch job in which the worker runs.
+    /// The batch job where the worker runs.
     pub allocation: Option<Allocation>,
     /// The hash of the secret that proves the worker's identity when it reconnects. The hash is not
     /// secret. Workers of earlier releases have none.

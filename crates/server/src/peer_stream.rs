@@ -22,11 +22,11 @@ pub(crate) struct Relayed {
     pub(crate) from: IpAddr,
     /// The address of the relay, for display.
     pub(crate) relay: Box<str>,
-    /// The address from which the relay connects.
+    /// The address of the relay.
     pub(crate) relay_ip: IpAddr,
 }
 
-/// The queue to which relays send their channels.
+/// The queue of channels from relays.
 pub(crate) type RelayedTx = mpsc::Sender<Relayed>;
 
 /// Creates a queue from relays to the listener.

@@ -56,7 +56,7 @@ const ACKNOWLEDGED_MAX: usize = 1_000;
 /// A problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
-    /// The id by which it is acknowledged.
+    /// The id for acknowledgements.
     pub(crate) id: String,
     /// The severity, subject and text.
     pub(crate) finding: Finding,

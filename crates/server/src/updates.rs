@@ -55,7 +55,7 @@ struct JobUpdate {
     ended: bool,
     /// Ended tasks with their details.
     tasks: Vec<client::EndedTask>,
-    /// Tasks that ended later than `tasks`, in the order in which they ended.
+    /// Tasks that ended later than `tasks`, in the order they ended.
     rest: VecDeque<IdRange>,
 }
 

@@ -55,7 +55,7 @@ impl Numbers {
         loop {
             let number = self.next;
             self.next = low(number + 1, TASK_BITS);
-            // The loop terminates, because a process has far fewer children than there are numbers.
+            // The loop terminates, because a process has far fewer children than numbers exist.
             if self.used.insert(number) {
                 return number;
             }

@@ -35,7 +35,7 @@ pub enum Strategy {
     Single,
     /// Threads of tokio's blocking pool, used while there are requests.
     ///
-    /// Needs the feature `tokio` and a tokio runtime in which [`Launcher::start`] is called. The
+    /// Needs the feature `tokio` and a tokio runtime around [`Launcher::start`]. The
     /// blocking pool ends idle threads, and the kernel sends parent-death signals when the creating
     /// *thread* ends. The parent-death signals of plans are therefore ignored.
     SpawnBlocking,

@@ -1,4 +1,4 @@
-//! Names the backends: the ways in which a process is created and waited for.
+//! Names the backends: the ways a process is created and waited for.
 
 /// How processes are created and waited for. The variants are in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

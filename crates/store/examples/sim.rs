@@ -39,7 +39,7 @@ Options:
 /// The maximum number of plays for shrinking a course.
 const SHRINK_PLAYS_MAX: usize = 4_000;
 
-/// The directory in which `run` saves failing courses.
+/// The directory where `run` saves failing courses.
 const FOLDER: &str = "target/sim";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -54,7 +54,7 @@ const SPARE_PAGES: u64 = 64;
 const REWRITE_PAGES_MAX: u64 = 1_024;
 /// The size at which the server warns, in percent of the maximum.
 const WARN_PERCENT: u64 = 80;
-/// The size to which a full file is reduced, in percent of the maximum.
+/// The size of a full file after its reduction, in percent of the maximum.
 const TARGET_PERCENT: u64 = 75;
 /// The maximum share of worker overviews, in percent of the maximum size.
 const OVERVIEW_PERCENT: u64 = 25;

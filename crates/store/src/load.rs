@@ -334,7 +334,7 @@ fn spec_of(message: client::Submit) -> Option<(IdArray, SubmitSpec)> {
 }
 
 fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
-    // CROSS makes the query go job by job, in the order in which rows are stored. Otherwise,
+    // CROSS makes the query go job by job, in the order rows are stored. Otherwise,
     // SQLite's planner would look up the job of each task.
     let sql = "SELECT t.job, task, state, instance, worker, crash_count, started_unix_ns, run_us, \
                outcome, message, max_rss_kib, user_ms, system_ms, retry_count, variant \

@@ -311,7 +311,7 @@ fn open_lock_file(path: &Path) -> io::Result<(File, bool)> {
         Ok(file) => Ok((file, true)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let file = open_existing(path)?;
-            // Its owner could keep it locked for ever.
+            // Its owner could keep it locked forever.
             hq_private::check_owner(&file.metadata()?)?;
             Ok((file, false))
         }

@@ -284,7 +284,7 @@ fn rebuild(pages: &Pages, fresh: &Path) -> rusqlite::Result<RepairReport> {
     Ok(report)
 }
 
-/// A range in which rows of a table are missing.
+/// A range where rows of a table are missing.
 struct Gap {
     table: &'static str,
     low: Option<Key>,

@@ -1,4 +1,4 @@
-//! Statement templates, in which names stand for the numbers of task states and for the parameters
+//! Statement templates, where names stand for the numbers of task states and for the parameters
 //! of a query.
 
 use hq_core::task::TaskState;

@@ -57,7 +57,7 @@ pub(crate) fn started(store: Store) -> StoreHandle {
     handle
 }
 
-/// Adds a job in which all tasks have finished, with neighbors in the same group.
+/// Adds a job where all tasks have finished, with neighbors in the same group.
 pub(crate) fn add_job(handle: &mut StoreHandle, job: JobId, count: u32, is_completed: bool) {
     let ids = IdArray::consecutive(1, count).expect("fits");
     add_submitted(handle, job, (&ids, submitted(job, &ids)), is_completed);

@@ -235,7 +235,7 @@ pub(crate) fn start(
     let thread = std::thread::Builder::new()
         .name("store".into())
         .spawn(move || {
-            // Covers every way in which the thread can end: a writer that has ended does not hang.
+            // Covers every way the thread can end: a writer that has ended does not hang.
             let _life = beating.clone().until_dropped();
             writer.run(&rx, &beating);
         })

@@ -20,7 +20,7 @@ use crate::done::Done;
 /// The maximum length in bytes of an error message that is taken from a task.
 const MESSAGE_MAX: usize = 2048;
 
-/// The name of the file in the task directory to which a task writes its error message.
+/// The name of the file with the error message of a task, in its task directory.
 pub(crate) const ERROR_FILE: &str = "hq-error";
 
 /// The names of the files in the task directory that list the nodes of a multi-node task.

@@ -96,7 +96,7 @@ fn work() -> anyhow::Result<PathBuf> {
 struct Suite {
     name: String,
     program: PathBuf,
-    /// The directory in which Cargo runs it.
+    /// The directory where Cargo runs it.
     directory: PathBuf,
 }
 

@@ -243,7 +243,7 @@ fn end_of_group(code: &str, begin: usize) -> usize {
     code.len()
 }
 
-/// Keywords of items in which commas do not end the item.
+/// Keywords of items that commas do not end.
 const ITEMS: &[&str] = &[
     "pub", "fn", "struct", "enum", "impl", "mod", "trait", "use", "const", "static", "type",
     "unsafe", "async", "extern", "let",

@@ -376,7 +376,7 @@ impl ScriptOptions {
     }
 }
 
-/// The options, in the order in which they were added.
+/// The options, in the order they were added.
 #[derive(Default)]
 struct Choices(Vec<Choice>);
 

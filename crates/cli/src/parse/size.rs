@@ -5,7 +5,7 @@ use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 /// The minimum limit of a journal or of values. A handful of jobs would reach a smaller limit.
 const LEAST: u64 = 1 << 20;
 
-/// A maximum size. `None` means that there is no limit.
+/// A maximum size. `None` means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SizeMax(pub(crate) Option<u64>);
 

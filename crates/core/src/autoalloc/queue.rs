@@ -222,7 +222,7 @@ impl Queue {
         self.offers.push_back(offer);
     }
 
-    /// Returns the allocations in the order in which they were requested.
+    /// Returns the allocations in the order they were requested.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> + '_ {
         self.allocations.values()
     }

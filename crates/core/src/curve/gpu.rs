@@ -101,7 +101,7 @@ struct Span {
     /// The used GPU time, in nanoseconds times thousandths. It is divided only once, to keep
     /// precision.
     busy: u128,
-    /// The part of the span for which the usage is known.
+    /// The part of the span with a known usage.
     known: Duration,
     memory_kib: Option<u64>,
 }

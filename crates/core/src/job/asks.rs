@@ -16,7 +16,7 @@ use crate::sizing::{Needs, TASKS_MIN, kib};
 use crate::task::{Phase, TaskEnd};
 use crate::template::TaskTemplate;
 
-/// The maximum number of tasks of a submit from which the server learns after a restart. More would
+/// After a restart, the server learns from at most this many tasks of a submit. More would
 /// only delay the start.
 const RELEARNED_MAX: usize = 100_000;
 
@@ -44,7 +44,7 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// Creates an empty state, in which all tasks keep the submitted request.
+    /// Creates an empty state, where all tasks keep the submitted request.
     pub(crate) fn new(asked: Arc<SharedTemplate>) -> Self {
         Self {
             needs: Needs::default(),

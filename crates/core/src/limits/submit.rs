@@ -14,7 +14,7 @@ use crate::template::{
 
 /// The maximum size in bytes of the data that the tasks of a submit share (arguments, environment,
 /// standard input, paths). Each worker receives the data once, in one message. The server holds a
-/// copy for each worker to which it is currently sending.
+/// copy for each worker that it is currently sending to.
 pub const TEMPLATE_BYTES_MAX: usize = 64 << 20;
 
 /// The maximum length of an argument, variable or entry in bytes. The kernel accepts 32 pages

@@ -98,7 +98,7 @@ pub struct RoundInput<'a> {
 /// The result of a round.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RoundPlan {
-    /// The placements, in the order in which tasks are removed from their queues.
+    /// The placements, in the order tasks are removed from their queues.
     pub placements: Vec<Placement>,
     /// The multi-node tasks that start.
     pub gangs: Vec<GangStart>,
@@ -623,7 +623,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Records reservations for unsent requests, at most as many as there are tasks.
+    /// Records reservations for unsent requests, at most one for each task.
     fn reserve(&mut self, level: Level, plans: &mut [WorkerPlan<'a>]) {
         let choosing = plans.iter_mut().filter(|plan| {
             let may_change = plan.has_choice || plan.worker.has_reservations();

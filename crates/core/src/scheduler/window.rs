@@ -164,7 +164,7 @@ fn first_with_room(
 /// Workers with the same offers.
 struct Kind<'a> {
     resource_weights: Vec<u64>,
-    /// The requests that such a worker could run and that are known so far, in the order in which
+    /// The requests that such a worker could run and that are known so far, in the order
     /// they are sent ahead.
     ahead: Vec<QueueKey>,
     search: Search<'a>,

@@ -428,7 +428,7 @@ impl<'a> WorkerPlan<'a> {
     }
 }
 
-/// Marks backlog entries of a worker as placed while they fit, in the order in which they start.
+/// Marks backlog entries of a worker as placed while they fit, in the order they start.
 /// Marks placed tasks as waiting if they no longer fit. Returns the changed tasks.
 pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<TaskKey> {
     let mut changed = worker.displace(classes);

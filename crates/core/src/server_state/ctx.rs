@@ -1,4 +1,4 @@
-//! The context in which an input is handled: the time and the effects.
+//! The context of one input: the time and the effects.
 
 use super::change::{Change, ChangeKind};
 use super::effect::{Effect, Freed, Reply, WorkerCommand};

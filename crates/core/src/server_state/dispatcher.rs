@@ -93,7 +93,7 @@ impl Round {
         &self.plan.gangs
     }
 
-    /// Returns the dispatched tasks, in the order in which they are removed from the ready queue.
+    /// Returns the dispatched tasks, in the order they are removed from the ready queue.
     pub(super) fn placements(&self) -> &[Placement] {
         &self.plan.placements
     }

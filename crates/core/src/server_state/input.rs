@@ -153,7 +153,7 @@ pub enum Command {
     ForgetJobs {
         /// The jobs to forget.
         jobs: Selector,
-        /// The derived states in which a job is forgotten.
+        /// The derived states of jobs to forget.
         states: Vec<TaskState>,
     },
     /// Resubmits the tasks of jobs. Each job becomes a new job.

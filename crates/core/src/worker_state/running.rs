@@ -37,7 +37,7 @@ const LANE_MAX: usize = 128;
 pub(super) struct Lane {
     pub(super) grant: Arc<Grant>,
     pub(super) class: Arc<Class>,
-    /// The tokens of the instances, in the order in which they run. There is at least one.
+    /// The tokens of the instances, in the order they run. There is at least one.
     tasks: VecDeque<LaunchToken>,
     /// The expected total run time of the instances.
     pub(super) expected: Duration,

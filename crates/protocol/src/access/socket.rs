@@ -1,6 +1,6 @@
 //! The owner's own way to a server on the same machine: a Unix socket in the directory of the instance.
 //!
-//! Everybody can fill the queue in which the kernel holds connections to a port, and only the owner can enter the directory.
+//! Any user can fill the kernel's queue of connections to a port, and only the owner can enter the directory.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Tests of acknowledgements, in which the test acts as the loop that stores them.
+//! Tests of acknowledgements; the test acts as the loop that stores them.
 
 use super::*;
 use crate::core_handle::Event;

@@ -73,7 +73,7 @@ const WORKER_TABLES: [(&str, &str, usize); 4] = [
     ("node_data", "job, task, instance, position", 4),
 ];
 
-/// The only one of these tables in which a row refers to several workers.
+/// The only one of these tables where a row refers to several workers.
 const STRETCHES: &str = "stretch_data";
 
 /// The pending deletions, in this order.

@@ -116,7 +116,7 @@ impl Group<'_> {
         if *is_new {
             self.add_job(change.at, *job, name, *max_fails, stays_open)?;
         }
-        // Readers of events see that a job was opened and that there was a submit to it.
+        // Readers of events see that a job was opened and received a submit.
         if *is_new && stays_open {
             self.opened(change.at, *job, name, *max_fails)?;
         }

@@ -426,7 +426,7 @@ pub struct RunningRow {
     pub worker: u32,
     /// The job of these tasks.
     pub job: u32,
-    /// The variant of the request with which they ran.
+    /// The variant of the request that they ran with.
     pub variant: u32,
     /// The number of tasks.
     pub count: u32,
@@ -515,7 +515,7 @@ pub struct AllocationRow {
     pub ended_ns: Option<i64>,
 }
 
-/// Selects the allocations in the order in which they were queued.
+/// Selects the allocations in the order they were queued.
 #[must_use]
 pub fn allocations(at_ns: i64) -> Query<AllocationRow> {
     let sql = "SELECT queue, id, worker_count, queued_unix_ns, \

@@ -91,7 +91,7 @@ pub fn failure_groups(job: u32) -> Query<FailureGroupRow> {
 pub struct RunTimeRow {
     /// The bin of [`RUN_BOUNDS`](super::RUN_BOUNDS).
     pub bin: usize,
-    /// The state in which the tasks ended.
+    /// The final state of the tasks.
     pub state: TaskState,
     /// Whether the tasks reached their time limit.
     pub timed_out: bool,

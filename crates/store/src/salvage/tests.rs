@@ -94,7 +94,7 @@ fn zeroed_blocks_are_repaired_and_the_report_is_exact() {
     repair_zeroed(dir.path(), &whole);
 }
 
-/// Repairs copies of a file in which some blocks were zeroed.
+/// Repairs copies of a file where some blocks were zeroed.
 fn repair_zeroed(dir: &Path, whole: &Path) {
     let bytes = std::fs::read(whole).expect("the file");
     let before = results(whole);

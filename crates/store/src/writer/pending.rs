@@ -32,7 +32,7 @@ impl Batch {
     }
 }
 
-/// The changes to be stored, in the order in which they arrived.
+/// The changes to be stored, in the order they arrived.
 #[derive(Default)]
 pub(super) struct Pending(VecDeque<Batch>);
 

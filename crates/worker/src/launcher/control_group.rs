@@ -11,7 +11,7 @@
 //!                       └─ 18
 //! ```
 //!
-//! NS identifies the namespaces in which NAME is unique, because workers in several containers may
+//! NS identifies the namespaces where NAME is unique, because workers in several containers may
 //! share a group.
 
 use std::fs;

@@ -137,7 +137,7 @@ impl MemoryWatch {
         });
     }
 
-    /// Returns the score with which tasks start, if any. Tasks without a limit need it as well,
+    /// Returns the initial score of tasks, if any. Tasks without a limit need it as well,
     /// because the worker lowered its own.
     pub(super) fn task_score(&self) -> Option<i16> {
         self.task_score.get().copied().flatten()

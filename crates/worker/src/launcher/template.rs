@@ -371,7 +371,7 @@ fn index_list(launch: &LaunchTask, entry: usize, pools: &PoolSet) -> String {
     list
 }
 
-/// Returns a resource's name in the form in which it can be part of a variable's name.
+/// Returns a resource's name as part of a variable's name.
 fn variable_suffix(resource: &str) -> String {
     resource
         .chars()

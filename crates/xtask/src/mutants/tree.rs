@@ -1,4 +1,4 @@
-//! The copy of the sources in which mutants are made, so that the original is never changed.
+//! The copy of the sources where mutants are made, so that the original is never changed.
 
 use std::collections::BTreeSet;
 use std::fs;

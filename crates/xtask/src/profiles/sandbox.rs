@@ -79,7 +79,7 @@ pub(super) fn enter(profile: &Profile, command: &[&str], work: &Path) -> anyhow:
     Err(error).with_context(|| format!("run {program}"))
 }
 
-/// Returns the system calls, by the error number with which they fail.
+/// Returns the system calls, by the error number of their failure.
 fn rules(profile: &Profile) -> anyhow::Result<BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>>> {
     let mut all: BTreeMap<u32, BTreeMap<i64, Vec<SeccompRule>>> = BTreeMap::new();
     for call in (profile.last_call + 1..=HIGHEST_CALL).filter(|call| *call != SECCOMP) {

@@ -58,7 +58,7 @@ pub(super) struct Check {
     pub(super) state: State,
     /// The finding of the check, in words.
     pub(super) found: String,
-    /// What to do about the finding. `None` only if the state is good.
+    /// The remedy for the finding. `None` only if the state is good.
     pub(super) advice: Option<String>,
 }
 

@@ -93,7 +93,7 @@ impl std::fmt::Display for Mount {
     }
 }
 
-/// Decodes a field in which blanks and backslashes are written as octal numbers.
+/// Decodes a field where blanks and backslashes are written as octal numbers.
 fn plain(text: &str) -> String {
     text.replace("\\040", " ")
         .replace("\\011", "\t")

@@ -28,7 +28,7 @@ const PROCESSES_FEW: u64 = 512;
 /// This is enough for a server and a client, or for a worker and one task, with their threads.
 const PROCESSES_MIN: u64 = 32;
 
-/// The resource limits of this process. `None` means that there is no limit.
+/// The resource limits of this process. `None` means no limit.
 #[derive(Clone, Debug, Default)]
 struct Limits {
     /// The hard limit. Servers and workers raise their soft limit to it.

@@ -43,7 +43,7 @@ const ENTRY_MAX: usize = 80;
 pub(super) struct ReplayOptions {
     /// The directory with the captured output.
     pub(super) dir: PathBuf,
-    /// Whether output appears in the order of task ids instead of the order in which tasks end.
+    /// Whether output appears in the order of task ids instead of the order of their ends.
     pub(super) is_ordered: bool,
     /// Whether anything is printed.
     pub(super) is_printed: bool,

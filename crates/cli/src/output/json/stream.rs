@@ -14,7 +14,7 @@ pub(super) struct JsonStream<'a> {
 }
 
 impl<'a> JsonStream<'a> {
-    /// Creates a stream in which no level is open.
+    /// Creates a stream where no level is open.
     pub(super) fn new(out: Out<'a>) -> Self {
         Self {
             out,

@@ -53,7 +53,7 @@ fn a_queue_that_is_submitting_still_counts_with_what_it_has_asked_for() {
     assert_eq!((queries.len(), coming, queries[0].workers_max), (2, 1, 3));
 }
 
-/// What becomes of an allocation whose last worker left while its job runs on.
+/// The fate of an allocation whose last worker left while its job runs on.
 #[test]
 fn an_allocation_that_runs_on_is_canceled_only_when_it_should_be() {
     let runs_on = || {
@@ -85,7 +85,7 @@ fn an_allocation_that_runs_on_is_canceled_only_when_it_should_be() {
         effects.extend(world.pass(1));
         assert_eq!(cancels(&effects), expected, "force: {force}");
     }
-    // A batch system that forgets it does not keep its place for ever.
+    // A batch system that forgets it does not keep its place forever.
     let mut world = runs_on();
     let mut canceled = 0;
     for _ in 0..100 {

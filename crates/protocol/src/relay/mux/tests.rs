@@ -8,7 +8,7 @@ use super::*;
 
 const CHANNELS: usize = 4;
 
-/// A step of a test. Channels are identified by the order in which they are opened.
+/// A step of a test. Channels are identified by the order they are opened.
 #[derive(Clone, Debug)]
 enum Step {
     Open,

@@ -67,7 +67,7 @@ fn plain() -> Life {
 }
 
 fn life() -> impl Strategy<Value = Life> {
-    // Most tasks are alike, so that there are neighbors.
+    // Most tasks are alike, so they have neighbors.
     prop_oneof![
         12 => (1_u32..4, 0_u64..5_000_000).prop_map(|(worker, run)| Life {
             worker,

@@ -25,7 +25,7 @@ pub(super) fn open() -> Result<Nvml, NvmlError> {
 /// on the first access.
 pub(super) struct Handles<'a> {
     library: &'a Nvml,
-    /// The devices in the order in which programs of tasks count them, as far as needed: by bus
+    /// The devices in the order programs of tasks count them, as far as needed: by bus
     /// address, without inaccessible ones.
     listed: Vec<Rc<Handle<'a>>>,
     /// The index of the next device in the library's order.

@@ -52,7 +52,7 @@ pub(super) enum Failure {
     Hangs,
 }
 
-/// A reply in the form in which the thread sends it.
+/// A reply as the thread sends it.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(in super::super) struct Answer {
     /// The devices with known data.
