@@ -15,8 +15,8 @@ use crate::resource::amount::Amount;
 
 /// The maximum number of hypothetical workers per queue and answer. The next answer adds more.
 const IMAGINED_MAX: u32 = 4_096;
-/// The maximum number of hypothetical workers examined for an answer, which takes a few
-/// milliseconds. Beyond this number, only the newest ones are examined.
+/// The maximum number of hypothetical workers examined for all queues of an answer, which takes a
+/// few milliseconds. Beyond a queue's share of it, only the newest ones are examined.
 const LOOKS_MAX: usize = 262_144;
 const NEWEST: usize = 8;
 /// The number of tasks that fit on a worker if no resource limits it.
@@ -156,7 +156,9 @@ pub fn demand(
     queries: &[QueueQuery],
 ) -> Vec<QueueDemand> {
     let total = waiting.iter().map(|(_, count)| count).sum();
-    let mut plans: Vec<Plan<'_>> = queries.iter().map(|q| Plan::new(q, classes)).collect();
+    let looks = LOOKS_MAX / queries.len().max(1);
+    let plan = |query| Plan::new(query, classes, looks);
+    let mut plans: Vec<Plan<'_>> = queries.iter().map(plan).collect();
     for (id, count) in waiting {
         let Some(class) = classes.get(*id) else {
             continue;
@@ -207,7 +209,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(query: &'a QueueQuery, classes: &'a Classes) -> Self {
+    fn new(query: &'a QueueQuery, classes: &'a Classes, looks_left: usize) -> Self {
         let offers = |kind: &WorkerKind| {
             let offer = |name: &str| match kind.resources.get(name) {
                 Some(units) => Some(*units),
@@ -234,7 +236,7 @@ impl<'a> Plan<'a> {
             coming: query.coming.clone(),
             may_request: false,
             workers: Vec::new(),
-            looks_left: LOOKS_MAX,
+            looks_left,
             gangs: Vec::new(),
             covered: false,
             unfit: None,
