@@ -77,9 +77,9 @@ pub(crate) enum Source<'a> {
 pub(crate) struct Typed<'a> {
     pub(crate) verb: Verb,
     front: Cow<'a, Front>,
-    /// The options before the program, then those of `#HQ` lines and of the user's file, which they
-    /// override.
-    options: Vec<String>,
+    /// The options that count, from the command line, `#HQ` lines and the user's file, with their
+    /// values.
+    options: Vec<(String, String)>,
     pub(crate) source: Source<'a>,
     /// The program and its arguments.
     pub(crate) words: Vec<Cow<'a, str>>,
@@ -165,6 +165,7 @@ const HABITS: &[(Place, &[HabitCheck])] = &[
     ),
     (Place::Program, &[option::env_name]),
     (Place::Program, &[option::bare_memory]),
+    (Place::Program, &[option::thousands]),
     (Place::Argument, &[option::behind_program]),
     (Place::Argument, &[command::parallel_input]),
     (Place::Argument, &[command::braces_of]),
@@ -221,7 +222,7 @@ impl<'a> Typed<'a> {
         let lines = lines.map_or_else(Vec::new, Script::directives);
         Self {
             verb,
-            options: [&front.words[..], &lines, &front.settings].concat(),
+            options: option::effective(&[&front.words, &lines, &front.settings]),
             front: Cow::Borrowed(front),
             source: match params {
                 Some(params) => Source::Params(params),

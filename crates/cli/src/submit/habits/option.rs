@@ -38,16 +38,33 @@ fn known() -> &'static BTreeSet<String> {
     })
 }
 
+/// Returns options with their values. An option of one source replaces the same option of later
+/// sources.
+pub(super) fn effective(sources: &[&[String]]) -> Vec<(String, String)> {
+    /// These options set a value for each name.
+    const NAMED: &str = "--env --param --resource";
+    let name = |value: &str| value.split('=').next().map(str::to_owned);
+    let mut found: Vec<(String, String)> = Vec::new();
+    for words in sources {
+        let pairs = words.iter().enumerate().filter_map(|(at, word)| {
+            let next = || Some((word.as_str(), words.get(at + 1)?.as_str()));
+            let (option, value) = word.split_once('=').or_else(next)?;
+            let is_replaced = found.iter().any(|(known, other)| {
+                known == option && (!has_word(NAMED, option) || name(other) == name(value))
+            });
+            let is_option = option.starts_with('-') && !is_replaced;
+            is_option.then(|| (option.to_owned(), value.to_owned()))
+        });
+        let pairs: Vec<_> = pairs.collect();
+        found.extend(pairs);
+    }
+    found
+}
+
 /// Returns the values of an option.
 pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<Item = &'a str> {
-    let words = &typed.options;
-    words.iter().enumerate().filter_map(move |(at, word)| {
-        let rest = word.strip_prefix(option)?;
-        match rest.strip_prefix('=') {
-            None if rest.is_empty() => words.get(at + 1).map(String::as_str),
-            value => value,
-        }
-    })
+    let pairs = typed.options.iter();
+    pairs.filter_map(move |(name, value)| (name == option).then_some(value.as_str()))
 }
 
 /// Detects input such as `hq submit --time-limit 30 -- true`: other systems count minutes.
@@ -83,18 +100,14 @@ pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
 
 /// Like [`short_clock`], of the command line of this process.
 pub(crate) fn short_clock_here() -> Option<String> {
-    short_clock(&Front::of(&[]).words)
+    short_clock(&effective(&[&Front::of(&[]).words]))
 }
 
 /// Detects input such as `--time-limit 01:30`: minutes and seconds, which other tools read as hours
 /// and minutes.
-fn short_clock(words: &[String]) -> Option<String> {
-    words.iter().enumerate().find_map(|(at, word)| {
-        let (option, value) = match word.split_once('=') {
-            Some((option, value)) => (option, value),
-            None => (words[at.checked_sub(1)?].as_str(), word.as_str()),
-        };
-        let (first, last) = value.split_once(':').filter(|_| option.starts_with('-'))?;
+fn short_clock(options: &[(String, String)]) -> Option<String> {
+    options.iter().find_map(|(option, value)| {
+        let (first, last) = value.split_once(':')?;
         let (minutes, seconds) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
         Some(format!(
             "`{option} {value}` is {minutes} min {seconds} s; hours and minutes are `{option} {value}:00`"
@@ -113,6 +126,18 @@ pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
             "a number alone is in MiB, as in Slurm: for GiB write `--resource mem={number}G`"
         ))
     })
+}
+
+/// Detects input such as `hq submit --array 1,000 -- ./x`: a comma between thousands.
+pub(super) fn thousands(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+    // Some users write all ids with leading zeros.
+    let mut values = given(typed, "--array").filter(|value| !value.starts_with('0'));
+    let is_group = |part: &str| part.starts_with('0') && part.len() > 2;
+    let value = values.find(|value| value.split(',').skip(1).any(is_group))?;
+    let number = value.replace(',', "");
+    Some(Remark::Note(format!(
+        "the comma in `--array {value}` separates ids; one number is `--array {number}`"
+    )))
 }
 
 /// Detects input such as `hq submit --env PATH`: docker and Slurm pass on the value of this shell.

@@ -270,7 +270,8 @@ fn range(Text { text, .. }: Text<'_>) -> Option<String> {
     let bare = text.trim_matches(['{', '}', '[', ']']);
     let parts: Vec<&str> = bare.split("..").flat_map(|part| part.split(':')).collect();
     let is_range = parts.len() > 1 && parts.iter().all(|part| part.parse::<f64>().is_ok());
-    is_range.then(|| format!("`{text}` is one value; a range is `1-10`, `0-1:0.25` or `10-1:-1`"))
+    (is_range || text.starts_with("range("))
+        .then(|| format!("`{text}` is one value; a range is `1-10`, `0-1:0.25` or `10-1:-1`"))
 }
 
 /// Detects input such as `--param 'x=1 2 3'`, `--param 'x=1, 2'`.
