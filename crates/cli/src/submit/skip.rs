@@ -48,7 +48,7 @@ pub(crate) enum RunReason {
     AfterJob(JobId, Option<TaskId>),
     /// An output is missing or unreadable.
     Output(String),
-    /// An output belongs to another user.
+    /// An output belongs to another user, or a symbolic link of another user leads to it.
     Foreign(String),
     /// An input is missing or unreadable.
     Input(String),
@@ -71,7 +71,10 @@ impl fmt::Display for RunReason {
             Self::AfterJob(job, None) => write!(f, "it waits for job {job}"),
             Self::AfterJob(job, Some(task)) => write!(f, "it waits for task {task} of job {job}"),
             Self::Output(path) => write!(f, "output {path} is missing"),
-            Self::Foreign(path) => write!(f, "output {path} belongs to another user"),
+            Self::Foreign(path) => write!(
+                f,
+                "output {path}, or a symbolic link on the way to it, belongs to another user"
+            ),
             Self::Input(path) => write!(f, "input {path} is missing"),
             Self::NoRecord(path) => write!(f, "{path} records no finished run"),
             Self::Fleeting(name) => write!(f, "its working directory changes with {name}"),
