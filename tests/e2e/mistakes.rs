@@ -547,6 +547,29 @@ fn a_wait_says_what_it_waits_for_and_how_it_ended() {
 }
 
 #[test]
+fn a_wait_says_for_which_job_a_worker_keeps_free_resources() {
+    let mut env = Env::with_worker(2);
+    let busy = env.submit(&["--", "sleep", "600"]);
+    env.wait_running(&busy, 1);
+    let wide = env.submit(&["--priority=5", "--cpus=2", "--", "true"]);
+    let small = env.submit(&["--", "true"]);
+    let kept = "orker 1 keeps its free resources for job 2, which is more urgent";
+    wait_for("the explanation names the job", || {
+        let told = env.hq(&["task", "explain", &small, "0"]).ok();
+        told.contains(kept).then_some(()).ok_or(told)
+    });
+    let told = env.hq(&["task", "explain", &wide, "0"]).ok();
+    assert!(!told.contains("keeps its free"), "{told}");
+    env.spawn("waiting", &["job", "wait", &small]);
+    wait_for("the wait names the job", || {
+        let log = env.read("waiting.log");
+        log.contains(kept).then_some(()).ok_or(log)
+    });
+    env.hq(&["job", "cancel", "all"]).ok();
+    assert_eq!(env.wait_exit("waiting"), Some(0));
+}
+
+#[test]
 fn a_worker_waits_for_the_server_that_is_started_beside_it() {
     let mut env = Env::new();
     env.spawn("worker", &["worker", "start", "--cpus=1"]);

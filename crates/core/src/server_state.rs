@@ -72,10 +72,11 @@ pub use submit_key::SubmitKey;
 pub use triggers::RoundSize;
 
 use crate::bug;
-use crate::class::Classes;
+use crate::class::{Classes, QueueKey, VariantDemand};
 use crate::id::{JobId, WorkerId};
 use crate::job::{Job, Jobs, TaskSlot};
 use crate::outcome::LostReason;
+use crate::scheduler::worker_plan::WorkerPlan;
 use crate::selector::{Selected, Selector};
 use crate::time::{Now, Time};
 use crate::worker::{Worker, Workers};
@@ -181,7 +182,7 @@ impl ServerState {
 
     /// Returns the number of ready tasks in each queue.
     #[cfg(test)]
-    pub(crate) fn ready_counts(&self) -> impl Iterator<Item = (crate::class::QueueKey, u64)> + '_ {
+    pub(crate) fn ready_counts(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
         self.dispatcher.ready().counts()
     }
 
@@ -422,6 +423,28 @@ impl ServerState {
     #[must_use]
     pub fn ready_len(&self) -> u64 {
         self.dispatcher.ready().len()
+    }
+
+    /// Returns the job for which a worker keeps resources that a task of this queue could use now,
+    /// and whether that job is more urgent.
+    #[must_use]
+    pub fn kept_for(
+        &self,
+        (key, demand): (QueueKey, &VariantDemand),
+        worker: &Worker,
+    ) -> Option<(JobId, bool)> {
+        let requests = worker.waiting().chain(worker.reserved_variants());
+        let requests = requests
+            .map(|(other, _)| other)
+            .chain(worker.reserved_for());
+        let other = requests.filter(|other| *other != key).min()?;
+        // Without room for the task, the tasks that run there are in its way.
+        let is_kept = other.priority <= key.priority && WorkerPlan::new(worker).has_free(demand);
+        let mut sent = worker.assigned().iter();
+        let sent = sent.find(|(_, task)| task.key == other && !task.placed);
+        let job = sent.map(|(task, _)| task.job);
+        let job = job.or_else(|| self.dispatcher.ready().first_job(other))?;
+        (is_kept && worker.accepts_work()).then_some((job, other.priority < key.priority))
     }
 
     fn on_command(

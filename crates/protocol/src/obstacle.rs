@@ -146,6 +146,7 @@ mod tests {
                 items: vec![ExplainItem { item: Some(item) }],
                 hindrances: hindrances.iter().map(|text| (*text).to_owned()).collect(),
             }],
+            kept: None,
         }
     }
 

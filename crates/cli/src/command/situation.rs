@@ -307,6 +307,9 @@ async fn behind(
             short_words(Duration::from_nanos(wait))
         )));
     }
+    if let Some(kept) = explanation.workers.iter().find_map(|row| row.kept.clone()) {
+        return Ok(Some(kept));
+    }
     let is_free = explanation.is_ready && explanation.sent_to.is_none();
     if is_free && let Some(why) = set_aside(&explanation, workers) {
         return Ok(Some(why));

@@ -360,6 +360,12 @@ impl ReadyQueue {
         self.queues.get(&key).map_or(0, |queue| queue.len)
     }
 
+    /// Returns the earliest job with a ready task of a queue.
+    pub(crate) fn first_job(&self, key: QueueKey) -> Option<JobId> {
+        let ((job, _), _) = self.queues.get(&key)?.entries.first_key_value()?;
+        Some(*job)
+    }
+
     /// Returns the given queues with their counts, in the order of [`ReadyQueue::counts_by_age`].
     pub(crate) fn by_age(&self, keys: impl Iterator<Item = QueueKey>) -> Vec<(QueueKey, u64)> {
         let found = keys.filter_map(|key| Some((key, self.queues.get(&key)?)));

@@ -202,7 +202,9 @@ pub(super) fn explain(
     let sent_to = holder.map(WorkerId::as_u32);
     let start_overdue =
         holder.and_then(|id| start_overdue(state.workers().get(&id)?, job.id, task, view.now.mono));
-    let workers = explain_workers(view, class, chosen, (ready_key, sent_to));
+    let is_queued = phase == Some(Phase::Queued) && waiting_dep_count == 0;
+    let keys = (ready_key, key.filter(|_| is_ready || is_queued));
+    let workers = explain_workers(view, class, chosen, (keys, sent_to));
     Ok(client::Explanation {
         job: job.id.as_u32(),
         task: task.as_u32(),
@@ -227,20 +229,18 @@ fn explain_workers(
     view: &View<'_>,
     class: &Class,
     (after, most, until_able): (WorkerId, usize, bool),
-    (ready_key, sent_to): (Option<QueueKey>, Option<u32>),
+    ((ready_key, waiting_key), sent_to): ((Option<QueueKey>, Option<QueueKey>), Option<u32>),
 ) -> Vec<client::WorkerExplanation> {
     let groups = Groups::of(view.state.workers().values());
     let behind = (Bound::Excluded(after), Bound::Unbounded);
     let mut workers = Vec::new();
     for (_, worker) in view.state.workers().range(behind).take(most) {
         let is_sent = sent_to == Some(worker.id.as_u32());
-        workers.push(explain_worker(
-            view,
-            class,
-            worker,
-            (ready_key, &groups),
-            is_sent,
-        ));
+        let waiting_key = waiting_key.filter(|_| is_sent || sent_to.is_none());
+        workers.push(client::WorkerExplanation {
+            kept: waiting_key.and_then(|key| kept(view.state, class, worker, key)),
+            ..explain_worker(view, class, worker, (ready_key, &groups), is_sent)
+        });
         if until_able && workers.last().is_some_and(could_run) {
             break;
         }
@@ -315,7 +315,25 @@ fn explain_worker(
     client::WorkerExplanation {
         worker: worker.id.as_u32(),
         variants: variants.collect(),
+        kept: None,
     }
+}
+
+/// Describes the job for which a worker keeps resources that a task of this queue could use now.
+fn kept(state: &ServerState, class: &Class, worker: &Worker, key: QueueKey) -> Option<String> {
+    let mut demands = class.variants.iter();
+    let (job, is_urgent) = demands.find_map(|demand| state.kept_for((key, demand), worker))?;
+    let (id, why) = (
+        worker.id,
+        if is_urgent {
+            "is more urgent"
+        } else {
+            "has waited longer"
+        },
+    );
+    Some(format!(
+        "worker {id} keeps its free resources for job {job}, which {why}"
+    ))
 }
 
 /// Facts about a group of workers.

@@ -64,6 +64,19 @@ pub(super) fn write(
         add_worker(&mut grid, worker);
     }
     grid.write(out)?;
+    write_remarks(out, explanation)?;
+    // Added after the table, because scripts read up to its end.
+    if is_verbose {
+        write_now(out, explanation)?;
+    }
+    Ok(())
+}
+
+/// Writes what delays a task, apart from the conditions in the table.
+fn write_remarks(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
+    if let Some(kept) = explanation.workers.iter().find_map(|row| row.kept.as_ref()) {
+        writeln!(out, "Now {kept}.")?;
+    }
     if let Some(place) = &explanation.unkillable {
         writeln!(
             out,
@@ -83,10 +96,6 @@ pub(super) fn write(
             "Its last attempt failed; the next one begins in {}.",
             short_words(Duration::from_nanos(wait))
         )?;
-    }
-    // Added after the table, because scripts read up to its end.
-    if is_verbose {
-        write_now(out, explanation)?;
     }
     Ok(())
 }

@@ -254,7 +254,7 @@ fn explanation_as_text_and_json() {
         items: vec![resource("cpus", 1, 40_000)],
         hindrances: Vec::new(),
     };
-    let worker = |worker, variants| client::WorkerExplanation { worker, variants };
+    let worker = explained;
     let explanation = client::Explanation {
         job: 3,
         task: 0,
@@ -354,7 +354,7 @@ fn explain_says_what_is_missing_now() {
         hindrances: hindrances.iter().map(ToString::to_string).collect(),
     };
     let busy = "cpus: 2 missing, 1 of 3 free";
-    let worker = |worker, variants| client::WorkerExplanation { worker, variants };
+    let worker = explained;
     let explanation = client::Explanation {
         job: 3,
         task: 0,
@@ -409,5 +409,13 @@ fn explain_says_what_is_missing_now() {
             "Worker 4 has had the task and free resources for 1m 13s, but has not started it";
         assert!(text.contains(said), "{text}");
         assert!(!text.contains("as soon as resources are free"), "{text}");
+    }
+}
+
+fn explained(worker: u32, variants: Vec<client::VariantExplanation>) -> client::WorkerExplanation {
+    client::WorkerExplanation {
+        worker,
+        variants,
+        kept: None,
     }
 }
