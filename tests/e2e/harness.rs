@@ -205,8 +205,8 @@ impl Env {
             .env("HQ_SERVER_DIR", self.server_dir())
             .env_remove("RUST_LOG")
             // Settings of the user who runs the tests must not have any effect.
-            .env("HQ_CONFIG", self.path("no-config.toml"))
-            .env("HQ_SITE_CONFIG", self.path("no-config.toml"))
+            .env("HQ_CONFIG", "/dev/null")
+            .env("HQ_SITE_CONFIG", "/dev/null")
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(self.dir.path())
             .stdin(Stdio::null());

@@ -138,7 +138,7 @@ const OPTIONS: &[Mistake] = &[
     ("submit", &["<COMMAND>...", "Usage: hq submit [OPTIONS] <COMMAND>...", "`hq submit --array 1-10 -- ./step`"], 2),
     ("run", &["<COMMAND>...", "`hq run --each-line FILE -- ./step`"], 2),
     ("job info", &["<JOBS>", "`last`"], 2),
-    ("job cat 1", &["<STREAM>", "`hq job cat last stdout`"], 2),
+    ("job cat 1", &["<STREAM>", "`hq job cat 1 stdout`"], 2),
     ("task explain 1", &["the ids of the tasks are missing", "`hq task list 3`"], 2),
     ("worker stop", &["<WORKERS>", "`hq worker list`"], 2),
     ("submit --wait --progress -- true", &["'--wait[=<UNTIL>]' cannot be used with '--progress'"], 2),
@@ -320,6 +320,19 @@ const WITH_SERVER: &[Mistake] = &[
     ("--server-dir srv/001/access.json job list", &["name the directory where the server started", "`--server-dir srv`"], 1),
     ("import empty.yaml", &["empty.yaml is empty", "`hq import empty.yaml > new.sh`"], 1),
     ("import --submit slurm.sh --array=1-5", &["`hq import --submit --options '--array=1-5' slurm.sh`", "`hq import --submit slurm.sh -- --array=1-5`"], 1),
+    ("import slurm.sh --array 1-5", &["`hq import --options '--array 1-5' slurm.sh`"], 1),
+    ("import --submit slurm.sh --wait", &["`--wait` its argument", "`hq import --submit --options '--wait' slurm.sh`"], 1),
+    ("import slurm.sh 1 2", &["arguments need `--submit`", "`hq import --submit slurm.sh -- 1 2`"], 1),
+    ("import sbatch slurm.sh", &["the first word, `sbatch`, is the script"], 1),
+    ("import --system slurm pbs.sh", &["pbs.sh has #PBS lines and no #SBATCH lines", "leave out `--system`"], 1),
+    ("worker deploy-ssh node1 node2", &["Cannot load hostfile from node1", "`printf '%s\\n' node1 node2 | hq worker deploy-ssh -`"], 1),
+    ("submit --stream t.sh -- true", &["`t.sh` is a file", "`--stream DIR`"], 1),
+    ("job submit-file stream.toml", &["`t.sh` is a file", "`--stream DIR`"], 1),
+    ("journal export slog", &["There is no journal in `slog`", "`hq output-log slog show`"], 1),
+    ("query 'delete from jobs'", &["cannot modify jobs", "a query only reads", "`hq job forget JOB`"], 1),
+    ("query 'drop table jobs'", &["only SELECT is possible", "a query only reads"], 1),
+    ("alloc remove 7", &["Allocation queue not found", "`hq alloc list`"], 1),
+    ("alloc log 1 stdout", &["Allocation 1 not found", "`hq alloc info QUEUE`"], 1),
     ("import --submit slurm.sh -- --array=1-5", &["submitted"], 0),
     ("generate-man pages.1", &["the directory pages.1", "`man -l pages.1/hq.1`"], 0),
     // Something that does not exist, or a part only.
@@ -398,6 +411,10 @@ fn what_does_not_exist_or_cannot_run_is_named_with_a_way_out() {
     std::fs::create_dir_all(env.path("srv/001")).expect("a directory");
     env.write("srv/001/access.json", "{}");
     env.write("object.json", "{}");
+    env.write(
+        "stream.toml",
+        "stream = \"t.sh\"\n[[task]]\ncommand = [\"true\"]\n",
+    );
     env.write("pipeline.toml", "[[task]]\ncommand = [\"true\"]\n");
     env.write("list.gz", b"\x1f\x8b\x08\0");
     env.write("wide.toml", b"\xff\xfe[\0");

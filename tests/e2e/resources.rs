@@ -44,7 +44,7 @@ fn memory_is_a_limit_where_it_was_detected_unless_it_is_turned_off() {
     env.start_server();
     let config = env.write("off.toml", "[submit]\nenforce-memory = false\n");
     let of_workers = env.write("workers.toml", "[worker.start]\nenforce-memory = false\n");
-    let none = env.path("no-config.toml");
+    let none = std::path::PathBuf::from("/dev/null");
     for (number, (place, option, config)) in [
         ("detected", None, &none),
         ("off", Some("--enforce-memory=no"), &none),

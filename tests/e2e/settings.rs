@@ -102,7 +102,12 @@ fn a_file_that_makes_no_sense_is_refused_with_its_place() {
     }
     let mut env = with_files("", "");
     env.set("HQ_CONFIG", "/dev/null");
-    env.hq(&["job", "list"]).exits_with(1).says("No server");
+    let ran = env.hq(&["job", "list"]).exits_with(1).says("No server");
+    assert!(!ran.stderr.contains("HQ_CONFIG"), "{}", ran.stderr);
+    env.set("HQ_CONFIG", "nosuch.toml");
+    env.hq(&["job", "list"])
+        .exits_with(1)
+        .says("the file in HQ_CONFIG does not exist");
     let pipe = env.path("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a FIFO");
     env.set("HQ_CONFIG", &pipe.display().to_string());

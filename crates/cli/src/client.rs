@@ -520,6 +520,12 @@ impl Client {
         };
         let answer = self.ask(Request::Alloc(request)).await;
         let answer = answer.map_err(|error| match error.is_not_found() {
+            true if error
+                .text()
+                .is_some_and(|text| text.contains("Allocation ") && !text.contains("queue")) =>
+            {
+                error.with_help("`hq alloc info QUEUE` lists the allocations of a queue")
+            }
             true => error.with_help("`hq alloc list` lists the queues that exist"),
             false => error,
         })?;

@@ -174,6 +174,7 @@ const fn role(command: &Command) -> Role {
 /// Runs a command to its end.
 pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
     logging::init(&context.global, role(&command));
+    crate::config::warn_about_missing_file();
     // Commands that run a program print this with their other notes.
     if !matches!(
         command,

@@ -142,6 +142,17 @@ pub(crate) fn apply(cli: Cli, words: Vec<OsString>) -> CliResult<Cli> {
     Ok(config.complete(words).unwrap_or(cli))
 }
 
+/// Warns about a file that a variable names and that does not exist.
+pub(crate) fn warn_about_missing_file() {
+    let files = current().map_or(&[][..], |config| &config.files);
+    let is_missing = |path: OsString| files.contains(&(path.into(), false));
+    for name in ["HQ_SITE_CONFIG", "HQ_CONFIG"] {
+        if std::env::var_os(name).is_some_and(is_missing) {
+            tracing::warn!("the file in {name} does not exist; `{name}=/dev/null` means no file");
+        }
+    }
+}
+
 /// Returns the site's file, then the user's file, which has precedence.
 fn paths() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());

@@ -118,6 +118,15 @@ pub(crate) fn system_of(text: &str) -> Option<(System, usize)> {
 /// Reads a script for a batch system.
 pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
     let found = system_of(source.text).map(|(system, _)| system);
+    if let (Some(system), Some(found)) = (source.system, found)
+        && source.options.is_empty()
+        && lines::find(source.text, system).is_empty()
+    {
+        let (word, other) = (system.word(), found.word());
+        let text = format!("{} has {other} lines and no {word} lines", source.name);
+        return Err(CliError::new(text)
+            .with_help("leave out `--system`: `hq import` recognizes the batch system"));
+    }
     let Some(system) = source.system.or(found) else {
         return Err(CliError::new(format!(
             "{} has no #SBATCH, #PBS or #BSUB lines",

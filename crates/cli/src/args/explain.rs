@@ -241,7 +241,8 @@ fn of_wrong_value(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<
     // The option may be shown as `--wait[=<UNTIL>]`.
     let name = option.split([' ', '=']).next().unwrap_or(option);
     let name = name.strip_suffix('[').unwrap_or(name);
-    if let Some(answer) = of_word(name, value).or_else(|| repair::joined(name, words)) {
+    let answer = of_number_as_stream(name, value, words).or_else(|| of_word(name, value));
+    if let Some(answer) = answer.or_else(|| repair::joined(name, words)) {
         return Some(answer);
     }
     if argument::is_state(value) && !option.contains("STATE") {
@@ -364,6 +365,7 @@ fn kind_of(option: &str, path: &[&str]) -> Option<&'static str> {
 --priority: a whole number, as in `--priority 10`; tasks with a larger one run first
 --job: the id of an open job, as `hq job list` shows it
 --after --after-each: a job, such as `3`, `3:ok`, `3:any` or `last`
+<STREAM> <CHANNEL>: one stream, `stdout` or `stderr`; both are two commands
 "#;
     // Other commands have options with the same names for events and for jobs that have ended.
     let is_other =
@@ -383,10 +385,11 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
     if let Some(option) = names.find(|name| name.starts_with("--")) {
         let name = option.split([' ', '=']).next().unwrap_or(option);
         if argument::is_required(path, name) {
-            return argument::description(path, name);
-        }
-        if path == ["import"] {
-            return Some("the first word is the script; the words after it are its arguments, which require `--submit`: `hq import --submit job.sh ARGUMENT`".to_owned());
+            let example = match name {
+                "--time-limit" => format!("; `hq {} --time-limit 1h`", path.join(" ")),
+                _ => String::new(),
+            };
+            return Some(argument::description(path, name)? + &example);
         }
         return Some(format!(
             "an option that you gave works only together with `{option}`: add it"
@@ -412,7 +415,6 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
         ["run"] => {
             "the program comes last: `hq run --each-line FILE -- ./step`; a script is named, not read from standard input: `hq run ./script.sh`; see `hq doc quickstart`"
         }
-        ["job", "cat"] => "a job and a stream: `hq job cat last stdout`",
         ["task", "info" | "explain"] => {
             "name a task as `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks"
         }
@@ -422,6 +424,9 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
         ["journal", "report"] => {
             "`hq report [OUTPUT]` writes the page of the running or the last server"
         }
+        ["job", "cat"] if missing.len() == 1 => {
+            return argument::full_description(path, &missing[0], words);
+        }
         ["job", "submit-file"] => {
             "name the file: `hq job submit-file FILE.toml`; `-` is standard input: `hq job submit-file - < FILE.toml`"
         }
@@ -429,12 +434,13 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
             "name a file with a host in each line: `hq worker deploy-ssh HOSTFILE`"
         }
         ["task", "notify"] => "name the message: `hq task notify MESSAGE`",
+        ["doc"] => "words follow: `hq doc --search memory limit`; `hq doc` lists the pages",
         ["alloc", ..] if missing.iter().any(|name| name == "<QUEUE>") => {
             "name a queue by its id, which `hq alloc list` shows"
         }
         ["job" | "task", ..] => "name a job by its id, which `hq job list` shows, or as `last`",
         ["worker", ..] => "workers are chosen by id, as in `hq worker list`",
-        _ => return argument::full_description(path, missing.first()?),
+        _ => return argument::full_description(path, missing.first()?, words),
     };
     Some(text.to_owned())
 }
@@ -454,6 +460,8 @@ const WORDS: &str = "
 --pin cores core cpu cpus yes true on numa socket threads affinity: taskset
 --pin openmp omp_places: omp
 --manager lsf sge oar flux htcondor ssh: other
+--manager pbspro openpbs torque qsub: pbs
+--manager sbatch srun: slurm
 --on-server-lost keep continue wait run finish: finish-running
 --output-mode text table human plain default: cli
 --output-mode none silent ids minimal short: quiet
@@ -469,10 +477,23 @@ fn of_word(name: &str, value: &str) -> Option<String> {
     Some(format!("did you mean `{meant}`?"))
 }
 
+/// Returns advice about a number in place of a stream, as in `hq job cat 3 2`: the task, or the
+/// number of the stream in a shell.
+fn of_number_as_stream(name: &str, value: &str, words: &[&str]) -> Option<String> {
+    let at = words.iter().rposition(|word| *word == value)?;
+    let job = words[at.checked_sub(1)?];
+    value.parse::<u32>().ok().filter(|_| name == "<STREAM>")?;
+    let stream = if value == "2" { "stderr" } else { "stdout" };
+    let text = format!("the stream is a word: `hq job cat {job} {stream}`");
+    Some(match job.contains('.') {
+        true => text,
+        false => format!("{text}; task {value} is `hq job cat {job}.{value} stdout`"),
+    })
+}
+
 /// Returns the equivalent of another tool's value.
 fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
     let text = match name {
-        "<STREAM>" if value.parse::<u32>().is_ok() => format!("a task is named with its job: `hq job cat JOB.{value} stdout`"),
         "<QUEUE>" => "name one queue by its id, as `hq alloc list` shows it; several are several commands".to_owned(),
         "--notify" if value.contains('@') => format!("the server runs a command: `--notify 'cmd:mail -s hq {value}'`, see `hq doc notifications`"),
         "--after" | "--job" if matches!(path, ["journal" | "output-log", ..]) => return None,
@@ -483,7 +504,7 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
             let name = value.split('=').next().unwrap_or(value);
             format!("a worker's resource is a list or a sum: `--resource '{name}=[0,1]'`, `--resource '{name}=range(1-4)'` or `--resource '{name}=sum(100)'`; see `hq doc resources`")
         }
-        "--cpus" if matches!(path, ["worker", "start"] | ["alloc", ..]) => "write the cpus of a worker as a number, `--cpus 8`, or as sockets and their cores, `--cpus 2x4`; see `hq doc resources`".to_owned(),
+        "--cpus" if matches!(path, ["worker", "start"] | ["alloc", ..]) => "write the cpus of a worker as a number, `--cpus 8`, as sockets and their cores, `--cpus 2x4`, or by their ids, `--cpus 'range(4-7)'` or `--cpus '[0,2]'`; see `hq doc resources`".to_owned(),
         "--resource" if !value.contains('=') => format!(
             "a resource is NAME=AMOUNT, such as `--resource gpus/nvidia=1` or `--resource mem=4G`; `{value}` has no `=`, see `hq doc resources`"
         ),
@@ -508,6 +529,7 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
             "`{name}` takes whole jobs; a job file describes dependencies between tasks, see `hq doc dependencies`; to wait for the task with the same id: `--after-each {}`",
             value.split('.').next().unwrap_or("3")
         ),
+        "--after" if let Some((job, _)) = value.split_once(':') => format!("`--after {job}:ok` waits until all tasks have finished, and `--after {job}:any` until all have ended; no job starts only after a failure"),
         "--after" | "--after-each" if value.starts_with(char::is_alphabetic) => of_id(value, "job", "hq job list --all", "`3`, `3:ok`, `3:any` or `last`"),
         "--job" => format!("{}{ALONE}", takes(name, path)?),
         "<JOBS>" | "<JOB>" => of_job(value, path, "`3`, `1-4,7`, `last` or, in most commands, `all`"),

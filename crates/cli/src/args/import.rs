@@ -31,8 +31,7 @@ pub(crate) struct ImportArgs {
     #[arg(
         value_name = "ARGS",
         trailing_var_arg = true,
-        allow_hyphen_values = true,
-        requires = "submit"
+        allow_hyphen_values = true
     )]
     pub(crate) args: Vec<String>,
 }

@@ -50,8 +50,24 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
         .missing
         .or_none(&args.selector, is_empty, NOTHING, context);
     missing.end(missing::JOBS, context)?;
-    if args.ok {
-        ending::require_good(&followed.jobs)?;
+    end_with(&followed.jobs, (args.ok, "--ok"), context)
+}
+
+/// Fails if a task did not finish and the user asked for that. Otherwise, notes on a terminal that
+/// an option does.
+fn end_with(
+    jobs: &[client::JobSummary],
+    (is_wanted, option): (bool, &str),
+    context: &Context,
+) -> CliResult<()> {
+    let ended = ending::require_good(jobs);
+    if is_wanted || ended.is_ok() {
+        return ended;
+    }
+    if context.mode() == OutputMode::Cli && std::io::stderr().is_terminal() {
+        error_line(&format!(
+            "The exit code is 0 nevertheless; with `{option}` it is 1"
+        ));
     }
     Ok(())
 }
@@ -88,15 +104,11 @@ pub(super) async fn wait_after_submit(
     if let Some(wanted) = how.wait {
         let followed = wait_for(client, jobs, JobSource::New, callback, context).await?;
         context.flush()?;
-        let ended = ending::require_good(&followed.jobs);
-        if wanted == WaitFor::Ok {
-            ended?;
-        } else if ended.is_err()
-            && context.mode() == OutputMode::Cli
-            && std::io::stderr().is_terminal()
-        {
-            error_line("The exit code is 0 nevertheless; with `--wait=ok` it is 1");
-        }
+        end_with(
+            &followed.jobs,
+            (wanted == WaitFor::Ok, "--wait=ok"),
+            context,
+        )?;
     } else if how.progress {
         let seen = Progress {
             with_ended: true,

@@ -20,6 +20,7 @@ const SCRIPT_MAX: usize = 4 << 20;
 /// Translates a script for a batch system, then prints or submits the result.
 pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
     let shown = args.script.display().to_string();
+    refuse_misplaced(&shown, &args.args, args.submit)?;
     let bytes = if shown == "-" {
         read_stdin()?
     } else {
@@ -36,18 +37,6 @@ pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
             "with `> {shown}`, the shell empties the file before hq reads it: restore the script, and write to another file, as in `hq import {shown} > new.sh`"
         ))
         });
-    }
-    if let Some(at) = args.args.iter().position(|word| is_batch_option(word)) {
-        let mut option = args.args[at].clone();
-        if let Some(value) = args.args.get(at + 1).filter(|_| !option.contains('=')) {
-            option = format!("{option} {value}");
-        }
-        return Err(CliError::new(format!(
-            "`{option}` follows the script, so it would be an argument of the script"
-        ))
-        .with_help(format!(
-            "as an option of the job: `hq import --submit --options '{option}' {shown}`; as an argument: `hq import --submit {shown} -- {option}`"
-        )));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
         CliError::new(format!(
@@ -76,13 +65,29 @@ pub(super) fn run(args: &ImportArgs, context: &mut Context) -> CliResult<()> {
     print(source, &conversion, context)
 }
 
-/// Returns whether an argument of a script is an option of a batch system, and `--` does not mark
-/// it as intended.
-fn is_batch_option(word: &str) -> bool {
+/// Rejects arguments of a script that is not submitted, and options of a batch system, unless `--`
+/// marks them as arguments.
+fn refuse_misplaced(script: &str, args: &[String], is_submit: bool) -> CliResult<()> {
     const OPTIONS: &str = "--array --time --partition --account --qos --ntasks --cpus-per-task --mem --mem-per-cpu --nodes \
-        --gres --gpus --constraint --dependency --job-name --exclusive";
-    let name = word.split('=').next().unwrap_or(word);
-    has_word(OPTIONS, name) && !std::env::args_os().any(|word| word == "--")
+        --gres --gpus --constraint --dependency --job-name --exclusive --wait";
+    let is_meant = is_submit && std::env::args_os().any(|word| word == "--");
+    let is_option = |word: &String| {
+        has_word(OPTIONS, word.split('=').next().unwrap_or(word))
+            || !is_submit && word.starts_with('-')
+    };
+    let has_options = args.iter().any(is_option);
+    if args.is_empty() || is_meant || is_submit && !has_options {
+        return Ok(());
+    }
+    let typed = args.join(" ");
+    let text = format!("the first word, `{script}`, is the script, and `{typed}` its argument");
+    let submit = if is_submit { "--submit " } else { "" };
+    let mut help = format!("arguments need `--submit`: `hq import --submit {script} -- {typed}`");
+    if has_options {
+        let options = format!("`hq import {submit}--options '{typed}' {script}`");
+        help = format!("options of the job precede it: {options}; {help}");
+    }
+    Err(CliError::new(text).with_help(help))
 }
 
 /// Submits as if the user had typed the arguments.

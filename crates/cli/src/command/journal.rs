@@ -108,9 +108,17 @@ fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
     files
         .find(|file| file.is_file() && file.metadata().is_ok_and(|found| found.len() > 0))
         .ok_or_else(|| {
-            CliError::new(format!(
+            let root = dir.root();
+            let error = CliError::new(format!(
                 "There is no journal in `{}`: no server has kept its state there",
-                dir.root().display()
+                root.display()
+            ));
+            if hq_stream::StreamDir::open(root, None).is_err() {
+                return error;
+            }
+            let root = root.display();
+            error.with_help(format!(
+                "it has output of tasks: `hq output-log {root} show` prints it"
             ))
         })
 }
@@ -298,6 +306,10 @@ pub(super) async fn query(args: QueryArgs, context: &mut Context) -> CliResult<(
             let has_names = ["; there are", "` has "].iter().any(|words| text.contains(words));
             if Path::new(sql).is_file() {
                 error.with_help(format!("the argument is SQL; a file with SQL is read by `hq query - < {sql}`"))
+            } else if text.contains("cannot modify") || text.contains("cannot change") {
+                error.with_help(
+                    "a query only reads: `hq job forget JOB` deletes an ended job, `hq job cancel JOB` cancels one, and `hq journal prune` removes ended jobs from the journal",
+                )
             } else if has_names || !text.contains("query failed") {
                 error
             } else {

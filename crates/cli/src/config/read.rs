@@ -43,7 +43,7 @@ fn text(path: &Path) -> CliResult<Option<String>> {
         |error: std::io::Error| CliError::new(format!("Cannot read {}: {error}", path.display()));
     // This is the usual way to request that no file is read.
     if path == Path::new("/dev/null") {
-        return Ok(None);
+        return Ok(Some(String::new()));
     }
     let file = match hq_private::open_trusted(path) {
         Ok(file) => file,

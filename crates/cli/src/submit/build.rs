@@ -117,7 +117,7 @@ pub(crate) fn build(
     let spec = SubmitSpec {
         target,
         submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
-        stream_dir: stream_dir(options.stream.as_deref(), context, &mut warnings),
+        stream_dir: stream_dir(options.stream.as_deref(), context, &mut warnings)?,
         after,
         notify: Vec::new(),
         origin: None,
@@ -546,10 +546,20 @@ pub(crate) fn stream_dir(
     dir: Option<&Path>,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
-) -> Option<ByteText> {
-    let dir = dir?.as_os_str().as_bytes();
+) -> CliResult<Option<ByteText>> {
+    let Some(dir) = dir else { return Ok(None) };
+    let dir = dir.as_os_str().as_bytes();
     warnings.extend(placeholder::unknown_warning(dir, PathRole::Stream));
-    Some(replace_known(dir, context, None).into())
+    let known = replace_known(dir, context, None);
+    let path = Path::new(std::ffi::OsStr::from_bytes(&known));
+    if context.submit_dir.join(path).is_file() {
+        return Err(CliError::new(format!(
+            "`{}` is a file, and the tasks' streams need a directory",
+            path.display()
+        ))
+        .with_help("workers create the directory: `--stream DIR`; `--stdout FILE` writes a file"));
+    }
+    Ok(Some(known.into()))
 }
 
 /// Replaces placeholders that are known at the submit, first in the working directory.

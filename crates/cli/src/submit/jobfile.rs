@@ -112,7 +112,7 @@ pub(crate) fn parse(
         file.stream.as_deref().map(Path::new),
         context,
         &mut warnings,
-    );
+    )?;
     let body = match (file.array, file.task.is_empty()) {
         (None, true) => {
             return Err(

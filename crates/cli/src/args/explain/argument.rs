@@ -44,7 +44,7 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
             "the SQL is one word in quotes: `hq query 'select count(*) from tasks'`".to_owned(),
         ),
         ["job", "list"] if !word.starts_with('-') => Some(
-            "`hq job list --filter running,failed` lists the jobs in these states, and `hq job info JOB` shows one job"
+            "`hq job list --filter running,failed` lists the jobs in these states, `hq job list --all` all jobs, and `hq job info JOB` shows one job"
                 .to_owned(),
         ),
         ["job", "submit-file"] if !word.starts_with('-') => Some(format!(
@@ -185,9 +185,14 @@ fn of_positional(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
             if number == at
                 && let Some(value) = value
             {
-                let needs_task =
-                    matches!(path, ["task", "info" | "explain"]) && !value.contains('.');
-                return Some(format!("{value}{}", if needs_task { ".TASK" } else { "" }));
+                let is_part = matches!(path, ["task", "info" | "explain"]) && !value.contains('.');
+                let typed = words.iter().skip_while(|typed| Some(*typed) != path.last());
+                let job = typed.copied().nth(1).filter(|job| !job.starts_with('-'));
+                return Some(match name {
+                    _ if !is_part => value.to_owned(),
+                    "task" => format!("{}.{value}", job.unwrap_or("JOB")),
+                    _ => format!("{value}.TASK"),
+                });
             }
             let place = arg.to_string();
             let place = place
@@ -330,6 +335,7 @@ fn of_stray_word(path: &[&str], word: &str, (before, words): (&str, &[&str])) ->
                 "a message with blanks needs quotes: `hq task notify '{message}'`"
             ));
         }
+        ["job", "open"] if !words.contains(&"--name") => return Some(of_name(word, words)),
         ["job", "open"] => {
             "it creates a job without tasks; `hq submit --job ID -- PROGRAM` adds tasks, and `hq job close ID` closes it"
         }
@@ -364,6 +370,14 @@ fn of_stray_word(path: &[&str], word: &str, (before, words): (&str, &[&str])) ->
         }
     };
     Some(text.to_owned())
+}
+
+/// Returns advice about a name without its option, as in `hq job open my steps`.
+fn of_name(word: &str, words: &[&str]) -> String {
+    let name = words.iter().skip_while(|typed| **typed != word);
+    let name = name.take_while(|typed| !typed.starts_with('-'));
+    let name = name.copied().collect::<Vec<_>>().join(" ");
+    format!("the name is an option: `hq job open --name '{name}'`")
 }
 
 /// `hq config set submit.cpus 4`: what to write, and in which file.
@@ -448,19 +462,24 @@ pub(super) fn description(path: &[&str], name: &str) -> Option<String> {
 }
 
 /// Like `description`, with the possible values, which the parser does not show for a missing
-/// argument.
-pub(super) fn full_description(path: &[&str], name: &str) -> Option<String> {
+/// argument, and the command line completed with one of them.
+pub(super) fn full_description(path: &[&str], name: &str, words: &[&str]) -> Option<String> {
     let text = description(path, name)?;
     let values = argument(path, name)?.get_possible_values();
     let values: Vec<String> = values
         .iter()
         .map(|value| value.get_name().to_owned())
         .collect();
-    Some(if values.is_empty() {
-        text
-    } else {
-        format!("{text}: {}", quoted_list(&values))
-    })
+    let Some(first) = values.first() else {
+        return Some(text);
+    };
+    let line = [words.get(1..).unwrap_or_default(), &[first]]
+        .concat()
+        .join(" ");
+    Some(format!(
+        "{text}: {}, as in `hq {line}`",
+        quoted_list(&values)
+    ))
 }
 
 /// Returns an option of the command itself that is spelled almost like this word.

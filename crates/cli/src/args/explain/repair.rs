@@ -57,11 +57,20 @@ const REPAIRS: &[Repair] = &[
         let number = value.parse::<f64>().ok().filter(|_| value.contains('e'))?;
         number.is_finite().then(|| number.to_string())
     },
-    // For example, `1_000` and `10'000`.
+    // For example, `1_000`, `10'000` and `1,000`.
     |value| {
-        let mut parts = value.split(['_', '\'']).skip(1);
+        let mut parts = value.split(['_', '\'', ',']).skip(1);
         let are_thousands = parts.all(|part| part.len() == 3);
-        are_thousands.then(|| value.replace(['_', '\''], ""))
+        are_thousands.then(|| value.replace(['_', '\'', ','], ""))
+    },
+    // For example, `4-7` and `gpus/nvidia=0,2`, which are definitions of a worker's resources.
+    |value| {
+        let (name, ids) = value.split_at(value.find('=').map_or(0, |at| at + 1));
+        match (ids.contains(','), ids.contains('-')) {
+            (true, false) => Some(format!("{name}[{ids}]")),
+            (false, true) => Some(format!("{name}range({ids})")),
+            (true, true) | (false, false) => None,
+        }
     },
 ];
 
@@ -183,6 +192,7 @@ pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<Str
         .replacen([':', '[', '_', '/', '@', ' '], ".", 1);
     let task = Some(task).filter(|_| !is_option);
     let others = REPAIRS.iter().filter_map(|repair| repair(value));
+    let others = others.filter(|other| name == "--resource" || !other.starts_with("mem="));
     for other in others.chain(task) {
         let is_new = !other.is_empty() && other != value;
         if is_new && with(1, &[&format!("{before}{other}")]) {

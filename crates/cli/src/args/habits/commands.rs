@@ -10,10 +10,10 @@ xargs map foreach for-each: a task for each line is `hq run --each-line FILE -- 
 drain cordon: a worker ends after its tasks with `hq worker drain WORKER`
 failures errors failed: `hq job failures JOB` shows the failures of a job
 summary: `hq job summary` counts jobs by state, and `hq report` writes a report
-ls list jobs queue squeue bjobs condor_q sprio qstat ps: `hq job list` lists jobs; `--all` adds ended jobs
+ls list jobs queue squeue bjobs condor_q sprio qstat ps: `hq job list` lists the jobs of your server; `--all` adds ended jobs
 log logs output cat out: `hq job cat JOB stdout` prints the output of tasks, and `hq job tail -f JOB` follows it
 tail follow sattach attach: `hq job tail -f JOB` follows the output of tasks
-cancel kill scancel qdel bkill condor_rm abort delete rm: `hq job cancel JOB` cancels a job
+cancel kill scancel qdel bkill condor_rm abort delete rm: `hq job cancel JOB` cancels a job, `hq job cancel all` all jobs
 sbatch qsub bsub condor_submit srun exec parallel job-submit sub: `hq submit -- PROGRAM` submits a job; `hq run -- PROGRAM` needs no server
 start up init daemon: `hq server start` starts a server, `hq worker start` a worker
 stop down shutdown quit: `hq server stop` ends the server and its workers, `hq job cancel JOB` a job

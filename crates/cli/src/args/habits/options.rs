@@ -21,8 +21,11 @@ pub(super) const OPTIONS: &str = r"
 [job list]
 -a -A: `hq job list --all` also lists jobs that have ended
 --state --states -t --status --running --failed --finished --waiting --pending -r: `hq job list --filter running,failed` lists the jobs in these states
--u --user --me --users: a server has the jobs of one user: `hq job list`
 -n --name --jobs -j -l --long: `hq job info JOB` shows one job, and `hq job list --all` lists all
+[job list, job info, job summary, task list, status, problems]
+-u --user --me --users: a server runs the jobs of one user: `hq job list` lists yours, and `hq status` counts their tasks
+[status, problems]
+--job --jobs --id -j: it examines all jobs: `hq job info JOB` shows one job, `hq job failures JOB` its failures, and `hq task explain JOB.TASK` why a task waits
 [job list, status]
 -w --watch -i --iterate -f --follow: `hq dashboard` shows changes as they come, `hq job progress JOB` the progress of a job; `watch hq status` works, too
 [task list, job cat, job task-ids, job resubmit, job forget]
@@ -53,6 +56,8 @@ pub(super) const OPTIONS: &str = r"
 [job cat, job tail]
 --stdout --stderr -e: the stream is a word: `hq job cat JOB stderr`; `hq job tail JOB --channel stderr`
 --task -t --task-id: `hq job cat JOB stdout --tasks 1-3` and `hq job tail JOB.7` select tasks
+[worker list]
+--state --states -t --status --running --lost: `hq worker list --filter running` lists the workers in this state
 [worker start]
 -c --cores --ncpus --threads -j --jobs -n --num-cpus --nthreads --cpus-per-task: use `hq worker start --cpus 8` to set the cpus of a worker; by default it detects all
 --mem --memory --memory-limit: memory of a worker is detected; another amount is `hq worker start --resource 'mem=sum(8G)'`
@@ -62,7 +67,7 @@ pub(super) const OPTIONS: &str = r"
 --walltime --time --timeout -t: a worker ends after `hq worker start --time-limit 2h`
 [alloc add slurm, alloc add pbs]
 --dry-run: a queue begins with a trial submission; `--no-dry-run` leaves it out
---partition -p --account -A --qos -q --queue --constraint -C --gres --mem --exclusive --reservation -l: options of the batch system follow `--`: `hq alloc add slurm --time-limit 1h -- --partition=NAME`
+--partition -p --account -A --qos -q --queue --constraint -C --gres --mem --exclusive --reservation -l: options of the batch system follow `--`: `hq alloc add slurm --time-limit 1h -- --partition=NAME`, `hq alloc add pbs --time-limit 1h -- -q NAME`
 --time --walltime: the walltime of an allocation is `--time-limit 1h`
 --nodes -N -n --ntasks --workers --count: nodes of an allocation are `--max-workers-per-alloc 2`
 [alloc add]

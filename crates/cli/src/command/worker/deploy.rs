@@ -46,8 +46,8 @@ pub(crate) fn deploy_ssh(args: DeploySshArgs, context: &mut Context) -> CliResul
         check_worker_args(&[args.hostfile.into_os_string()], context)?;
         return Ok(());
     }
+    let hosts = read_hosts(&args)?;
     check_worker_args(&args.worker_args, context)?;
-    let hosts = read_hosts(&args.hostfile)?;
     let program = std::env::current_exe()
         .and_then(std::fs::canonicalize)
         .map_err(|e| CliError::caused("Cannot find the path of this program", &e))?;
@@ -233,13 +233,20 @@ fn check_worker_args(words: &[OsString], context: &mut Context) -> CliResult<()>
     ))
 }
 
-fn read_hosts(path: &Path) -> CliResult<Vec<Host>> {
+fn read_hosts(args: &DeploySshArgs) -> CliResult<Vec<Host>> {
+    let path = &args.hostfile;
     let content = read_text(path).map_err(|error| {
+        let words = args.worker_args.iter().map(|word| word.to_string_lossy());
+        let names = words.take_while(|word| !word.starts_with('-'));
+        let names: Vec<_> = std::iter::once(path.to_string_lossy()).chain(names).collect();
         CliError::caused(
             format!("Cannot load hostfile from {}", path.display()),
             &error,
         )
-        .with_help("the argument names a file with one host on each line; `-` is standard input")
+        .with_help(format!(
+            "the argument names a file with one host on each line; `-` is standard input, as for hosts that are typed: `printf '%s\\n' {} | hq worker deploy-ssh -`",
+            names.join(" ").replace(',', " ")
+        ))
     })?;
     let lines = content.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
