@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::bench::*;
 use crate::class::QueueKey;
 use crate::id::{JobId, TaskKey, WorkerId};
+use crate::outcome::Outcome;
 use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::scheduler::explain::{Condition, Hindrance, explain, hindrances};
 use crate::server_state::Command;
@@ -63,6 +64,33 @@ fn a_busy_worker_says_how_much_is_missing() {
     let job = bench.submit(wide(1, 2));
     let said = in_the_way(&bench, job, worker, 0);
     assert_eq!(said, ["cpus: 1 missing, 1 of 4 free"]);
+}
+
+#[test]
+fn free_resources_are_kept_for_a_job_that_waits_on_the_worker_or_for_it() {
+    let (mut bench, worker) = Bench::with_worker(4);
+    let slow = bench.submit(tasks(2));
+    for task in 0..2 {
+        bench.start(worker, key(slow, task));
+    }
+    let whole = bench.submit(wide(1, 4));
+    let small = bench.submit(wide(1, 2));
+    bench.wait(Duration::from_secs(6));
+    bench.give_back(worker, key(small, 0));
+    let kept_for = |bench: &Bench, job: JobId| {
+        let state = &bench.state;
+        let template = state.jobs()[&job].submits[0].template(0).expect("one");
+        let class = state.classes().get(template.class).expect("it is known");
+        let key = QueueKey::new(template.task.priority, template.class);
+        state.kept_for((key, &class.variants[0]), &state.workers()[&worker])
+    };
+    assert_eq!(kept_for(&bench, small), Some((whole, false)));
+    assert_eq!(kept_for(&bench, whole), None, "the cpus are in use");
+    let large = bench.submit(wide(1, 3));
+    bench.wait(Duration::from_secs(6));
+    bench.cancel(whole);
+    bench.end(worker, key(whole, 0), Outcome::Killed);
+    assert_eq!(kept_for(&bench, small), Some((large, false)));
 }
 
 #[test]
