@@ -25,17 +25,21 @@ use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
 use crossterm::execute;
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::DefaultTerminal;
-use tokio::sync::mpsc::UnboundedSender;
 
-use self::app::{App, Ask, News, Theme};
+use self::app::{App, News, Theme};
+use self::feed::Feed;
 use super::Context;
 use crate::args::dashboard::{DashboardArgs, DashboardCommand};
 use crate::error::{CliError, CliResult};
+use crate::output::console::error_line;
 
 /// The maximum time between two frames, because a clock is shown.
 const IDLE_REDRAW: Duration = Duration::from_secs(1);
 /// The maximum time between two frames while a replay is playing.
 const PLAY_REDRAW: Duration = Duration::from_millis(200);
+/// How long the dashboard waits at its end for confirmed actions: silently, and after a message.
+const SILENCE: Duration = Duration::from_secs(1);
+const LAST_ACTIONS: Duration = Duration::from_secs(10);
 
 /// Runs `hq dashboard`.
 pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
@@ -52,7 +56,7 @@ pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
     let (tx, rx) = channel();
     let theme = theme(args.ascii, context);
     let feed = feed::start(journal.as_deref(), context, tx.clone())?;
-    let app = App::new(feed.title.clone(), theme, feed.replay);
+    let mut app = App::new(feed.title.clone(), theme, feed.replay);
     std::thread::Builder::new()
         .name("keys".into())
         .spawn(move || read_keys(&tx))
@@ -61,11 +65,10 @@ pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
         ratatui::try_init().map_err(|e| CliError::caused("Cannot use the terminal", &e))?;
     // If there is no mouse, the keys are sufficient.
     let _ = execute!(io::stdout(), EnableMouseCapture);
-    let result = show(&mut terminal, app, &rx, &feed.asks);
+    let result = show(&mut terminal, &mut app, &rx, &feed);
     let _ = execute!(io::stdout(), DisableMouseCapture);
     ratatui::restore();
-    let ended = feed.end();
-    result.and(ended)
+    result.and(finish(&mut app, &rx))
 }
 
 fn theme(ascii: bool, context: &Context) -> Theme {
@@ -85,11 +88,7 @@ fn theme(ascii: bool, context: &Context) -> Theme {
 /// Reads keys until the process ends.
 fn read_keys(tx: &Sender<News>) {
     while let Ok(event) = crossterm::event::read() {
-        let change = move |app: &mut App| {
-            let ask = app.on_event(&event);
-            app.asks.extend(ask);
-        };
-        if tx.send(Box::new(change)).is_err() {
+        if tx.send(Box::new(move |app| app.on_event(&event))).is_err() {
             return;
         }
     }
@@ -97,14 +96,13 @@ fn read_keys(tx: &Sender<News>) {
 
 fn show(
     terminal: &mut DefaultTerminal,
-    mut app: App,
+    app: &mut App,
     rx: &Receiver<News>,
-    asks: &UnboundedSender<Ask>,
+    feed: &Feed,
 ) -> CliResult<()> {
     let mut last = Instant::now();
     while !app.has_quit {
-        draw(terminal, &mut app)
-            .map_err(|e| CliError::caused("Cannot draw on the terminal", &e))?;
+        draw(terminal, app).map_err(|e| CliError::caused("Cannot draw on the terminal", &e))?;
         let is_playing = app.replay.is_some_and(|replay| replay.is_playing);
         let pause = if is_playing { PLAY_REDRAW } else { IDLE_REDRAW };
         let first = match rx.recv_timeout(pause) {
@@ -113,7 +111,7 @@ fn show(
             Err(RecvTimeoutError::Disconnected) => break,
         };
         for change in first.into_iter().chain(rx.try_iter()) {
-            change(&mut app);
+            change(app);
         }
         let passed = i64::try_from(last.elapsed().as_nanos()).unwrap_or(0);
         last = Instant::now();
@@ -122,13 +120,32 @@ fn show(
             clipboard::copy(&text)
                 .map_err(|e| CliError::caused("Cannot write to the terminal", &e))?;
         }
-        let focus = app.changed_focus();
-        for ask in app.asks.drain(..).chain(focus) {
-            // If the receiver has ended, its last message says why.
-            let _ = asks.send(ask);
-        }
+        feed.ask(app);
     }
     Ok(())
+}
+
+/// Waits briefly for the last confirmed actions. Returns an error if one may not have been done.
+fn finish(app: &mut App, rx: &Receiver<News>) -> CliResult<()> {
+    let (mut end, mut is_announced) = (Instant::now() + SILENCE, false);
+    app.failure = None;
+    while app.acting > 0 {
+        match rx.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(change) => change(app),
+            Err(_) if is_announced => {
+                return Err(CliError::new(
+                    "The server has not answered; what was asked for last may not be done",
+                ));
+            }
+            Err(_) => {
+                error_line("Waiting for the server to do what was asked for last ...");
+                (end, is_announced) = (end + LAST_ACTIONS, true);
+            }
+        }
+    }
+    app.failure
+        .take()
+        .map_or(Ok(()), |why| Err(CliError::new(why)))
 }
 
 /// Draws a frame. Terminals that support synchronized output show all of it at once.

@@ -1,10 +1,11 @@
 //! The state of the screen, and its changes by keys, the mouse and answers. It has no side effects:
-//! it returns each request as an [`Ask`].
+//! it keeps each request for the feed.
 
 pub(super) mod log;
 mod open;
 pub(super) mod usage;
 
+use crossterm::event::KeyCode::Char;
 use crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
@@ -39,23 +40,6 @@ const TASKS: usize = 500;
 /// The maximum number of tasks in a list. It is more than a user scrolls through.
 const TASKS_MAX: usize = 20_000;
 
-/// The keys without a character, and the character that the dashboard uses for each.
-const KEYS: [(KeyCode, char); 13] = [
-    (KeyCode::Esc, '⌫'),
-    (KeyCode::Backspace, '⌫'),
-    (KeyCode::Enter, '⏎'),
-    (KeyCode::Up, 'k'),
-    (KeyCode::Down, 'j'),
-    (KeyCode::PageUp, '⇞'),
-    (KeyCode::PageDown, '⇟'),
-    (KeyCode::Home, 'g'),
-    (KeyCode::End, 'G'),
-    (KeyCode::Tab, '⇥'),
-    (KeyCode::BackTab, '⇤'),
-    (KeyCode::Left, '←'),
-    (KeyCode::Right, '→'),
-];
-
 /// A list. The first five are the tabs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Place {
@@ -81,16 +65,6 @@ impl Place {
     ];
 }
 
-/// A request to the shell.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Ask {
-    /// Show other data: the open job, the task whose output is open, or the time of a replay.
-    Look(Focus),
-    Do(Action),
-    /// Find the file of an output, for the clipboard.
-    Path(LogKey),
-}
-
 /// A question to the server or the journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Topic {
@@ -99,6 +73,8 @@ pub(super) enum Topic {
     Queues,
     /// An output. The number of earlier openings ensures that a reopened output is read again.
     Log(LogKey, u32),
+    /// The file of an output, for the clipboard.
+    Path(LogKey),
     Tasks(TasksWanted),
     /// The resource usage of a task of a job over time.
     Usage(u32, u32),
@@ -210,8 +186,16 @@ pub(super) struct App {
     pub(super) trouble: Option<String>,
     /// The result of an action.
     pub(super) told: Option<String>,
+    /// The confirmed actions that have not been sent yet.
+    pub(super) actions: Vec<Action>,
+    /// The number of actions that have been sent but not completed.
+    pub(super) acting: usize,
     /// The number of completed actions.
     pub(super) acted: u32,
+    /// Why the last action was not done.
+    pub(super) failure: Option<String>,
+    /// The output whose file is to be copied into the clipboard.
+    path: Option<LogKey>,
     /// The text for the clipboard of the terminal.
     pub(super) copied: Option<String>,
 
@@ -233,9 +217,6 @@ pub(super) struct App {
     /// The number of the time span of the charts.
     span: usize,
     pub(super) has_quit: bool,
-    asked: Focus,
-    /// The requests that have not been sent yet.
-    pub(super) asks: Vec<Ask>,
 }
 
 impl App {
@@ -267,6 +248,7 @@ impl App {
     pub(super) fn focus(&self) -> Focus {
         let tasks = self.tasks.iter().map(|tasks| tasks.wanted.clone());
         let mut topics: Vec<Topic> = tasks.map(Topic::Tasks).collect();
+        topics.extend(self.path.map(Topic::Path));
         if let Some(log) = &self.log {
             let usage = Topic::Usage(log.key.job, log.key.task);
             topics.extend([Topic::Log(log.key, log.opening), usage]);
@@ -281,14 +263,6 @@ impl App {
             at_ns: self.replay.map(|replay| replay.at_ns),
             acted: self.acted,
         }
-    }
-
-    /// Returns the focus, if it has changed since the last call.
-    pub(super) fn changed_focus(&mut self) -> Option<Ask> {
-        let focus = self.focus();
-        let changed = focus != self.asked;
-        self.asked = focus.clone();
-        changed.then_some(Ask::Look(focus))
     }
 
     pub(super) fn on_snapshot(&mut self, snapshot: Snapshot) {
@@ -328,6 +302,21 @@ impl App {
         if let Some(log) = self.log.as_mut().filter(|log| log.is_for(&part)) {
             log.on_part(part);
         }
+    }
+
+    /// Shows the result of an action.
+    pub(super) fn on_act(&mut self, text: String, is_done: bool) {
+        self.acting = self.acting.saturating_sub(1);
+        self.acted += 1;
+        self.failure = (!is_done).then(|| text.clone());
+        self.told = Some(text);
+    }
+
+    pub(super) fn on_path(&mut self, found: Result<String, String>) {
+        self.path = None;
+        self.copied = found.as_ref().ok().cloned();
+        let copied = |path| format!("copied, if the terminal allows it: {path}");
+        self.told = Some(found.map_or_else(|why| why, copied));
     }
 
     /// Advances the time. A playing replay advances by `passed_ns` times its speed.
@@ -473,37 +462,35 @@ impl App {
         }
     }
 
-    pub(super) fn on_event(&mut self, event: &Event) -> Option<Ask> {
+    pub(super) fn on_event(&mut self, event: &Event) {
         match event {
-            Event::Key(key) if key.kind != KeyEventKind::Release => return self.on_key(key),
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(key),
             Event::Mouse(mouse) => self.on_mouse(mouse),
             Event::Key(_) | Event::FocusGained | Event::FocusLost => {}
             Event::Paste(_) | Event::Resize(..) => {}
         }
-        None
     }
 
-    fn on_key(&mut self, key: &KeyEvent) -> Option<Ask> {
+    fn on_key(&mut self, key: &KeyEvent) {
         self.told = None;
         if let Some(question) = self.dialog.take() {
-            let is_yes = key.code == KeyCode::Char('y');
-            return is_yes.then_some(Ask::Do(question.action));
-        }
-        if self.is_searching {
+            if key.code == Char('y') {
+                self.actions.push(question.action);
+            }
+        } else if self.is_searching {
             self.on_search_key(key.code);
         } else if self.is_help_open {
             self.is_help_open = false;
         } else if key.modifiers.contains(KeyModifiers::CONTROL) {
-            self.has_quit = key.code == KeyCode::Char('c');
+            self.has_quit = key.code == Char('c');
         } else {
-            return self.on_command(key.code);
+            self.on_command(key.code);
         }
-        None
     }
 
     fn on_search_key(&mut self, key: KeyCode) {
         let text = self.search_text();
-        if let KeyCode::Char(c) = key {
+        if let Char(c) = key {
             text.push(c);
         } else if key == KeyCode::Backspace {
             text.pop();
@@ -535,48 +522,46 @@ impl App {
         }
     }
 
-    fn on_command(&mut self, key: KeyCode) -> Option<Ask> {
-        let named = KEYS.iter().find(|(code, _)| *code == key);
-        let key = if let KeyCode::Char(c) = key {
-            c
-        } else {
-            named?.1
-        };
-        match key {
-            'y' => return self.output(None).map(Ask::Path),
-            'q' => self.has_quit = true,
-            '⌫' => self.go_back(),
-            '⏎' => self.open(),
-            'k' => self.move_by(-1),
-            'j' => self.move_by(1),
-            '⇞' => self.move_by(-PAGE),
-            '⇟' => self.move_by(PAGE),
-            'g' => self.move_by(isize::MIN),
-            'G' => self.move_by(isize::MAX),
-            '⇥' => self.turn_to(self.tab as usize + 1),
-            '⇤' => self.turn_to(self.tab as usize + Place::TABS.len() - 1),
-            '1'..='5' => self.turn_to(key as usize - '1' as usize),
-            's' => self.order = (self.order + 1) % ORDERS.len(),
-            'r' => self.is_descending = !self.is_descending,
-            '/' => self.begin_search(),
-            'n' => self.find_in_log(true),
-            'N' => self.find_in_log(false),
-            'a' => self.open_tasks(),
-            'l' => self.open_log(None),
-            'o' => self.turn_log(),
-            'f' => self.log.iter_mut().for_each(Log::follow),
-            'u' => self.usage.is_hidden = !self.usage.is_hidden,
-            't' => self.span = (self.span + 1) % SPANS.len(),
-            '?' => self.is_help_open = true,
-            'c' | 'R' | 'x' | 'd' | 'p' | 'A' => self.ask_about(key),
-            '←' => self.go_sideways(false),
-            '→' => self.go_sideways(true),
-            '[' => self.go_far(false),
-            ']' => self.go_far(true),
-            ' ' => self.play(),
-            _ => {}
+    fn on_command(&mut self, key: KeyCode) {
+        match (key, &mut self.log) {
+            (Char('q'), _) => self.has_quit = true,
+            (KeyCode::Esc | KeyCode::Backspace, _) => self.go_back(),
+            (KeyCode::Enter, _) => self.open(),
+            (Char('k') | KeyCode::Up, _) => self.move_by(-1),
+            (Char('j') | KeyCode::Down, _) => self.move_by(1),
+            (KeyCode::PageUp, _) => self.move_by(-PAGE),
+            (KeyCode::PageDown, _) => self.move_by(PAGE),
+            (Char('g') | KeyCode::Home, _) => self.move_by(isize::MIN),
+            (Char('G') | KeyCode::End, _) => self.move_by(isize::MAX),
+            (KeyCode::Tab, _) => self.turn_to(self.tab as usize + 1),
+            (KeyCode::BackTab, _) => self.turn_to(self.tab as usize + Place::TABS.len() - 1),
+            (Char(tab @ '1'..='5'), _) => self.turn_to(tab as usize - '1' as usize),
+            (Char('s'), _) => self.order = (self.order + 1) % ORDERS.len(),
+            (Char('r'), _) => self.is_descending = !self.is_descending,
+            (Char('/'), _) => self.begin_search(),
+            (Char('n'), _) => self.find_in_log(true),
+            (Char('N'), _) => self.find_in_log(false),
+            (Char('a'), _) => self.open_tasks(),
+            (Char('l'), _) => self.open_log(None),
+            (Char('o'), _) => self.turn_log(),
+            (Char('y'), _) => self.path = self.output(None),
+            (Char('f'), Some(log)) => log.follow(),
+            (Char('u'), _) => self.usage.is_hidden = !self.usage.is_hidden,
+            (Char('t'), _) => self.span = (self.span + 1) % SPANS.len(),
+            (Char('?'), _) => self.is_help_open = true,
+            (Char(action @ ('c' | 'R' | 'x' | 'd' | 'p' | 'A')), _) => self.ask_about(action),
+            // Sideways in an output, and through time in a journal.
+            (KeyCode::Left, Some(log)) => log.shift_by(false),
+            (KeyCode::Right, Some(log)) => log.shift_by(true),
+            (KeyCode::Left, None) => self.travel(-1),
+            (KeyCode::Right, None) => self.travel(1),
+            (Char('['), Some(_)) => self.usage.step(false),
+            (Char(']'), Some(_)) => self.usage.step(true),
+            (Char('['), None) => self.travel(-LARGE_STEP),
+            (Char(']'), None) => self.travel(LARGE_STEP),
+            (Char(' '), _) => self.play(),
+            (_, _) => {}
         }
-        None
     }
 
     fn play(&mut self) {
@@ -604,23 +589,6 @@ impl App {
         self.search_text().clear();
         if self.log.is_none() {
             self.on_filter();
-        }
-    }
-
-    /// Scrolls sideways in a log, and through time in a journal.
-    fn go_sideways(&mut self, right: bool) {
-        match &mut self.log {
-            Some(log) => log.shift_by(right),
-            None => self.travel(if right { 1 } else { -1 }),
-        }
-    }
-
-    /// Moves to another attempt if an output is open, and through time in a journal.
-    fn go_far(&mut self, later: bool) {
-        if self.log.is_some() {
-            self.usage.step(later);
-        } else {
-            self.travel(if later { LARGE_STEP } else { -LARGE_STEP });
         }
     }
 

@@ -5,11 +5,8 @@
 //! answer from the store, the feed does not repeat the question for a multiple of the time that the
 //! answer took. The dashboard therefore uses only a small part of the server's time.
 
-use std::cell::RefCell;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use hq_protocol::access::ServerDir;
@@ -19,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use super::act::{act, output_tail, path};
-use super::app::{App, Ask, Focus, News, Replay, Topic};
+use super::app::{App, Focus, News, Replay, Topic};
 use super::log::Position;
 use super::model::{LogKey, TasksOf};
 use super::question::Action;
@@ -27,7 +24,6 @@ use super::{job, read};
 use crate::client::Client;
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
-use crate::output::console::error_line;
 use crate::source::journal::JournalFile;
 use crate::source::problems::{self, is_open};
 use crate::source::{self, Ask as _, Snapshot};
@@ -51,10 +47,6 @@ const ERROR_PAUSE: Duration = Duration::from_millis(500);
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 /// How long an action may take before the screen announces that it is slow.
 const ACTION_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the dashboard waits at its end for confirmed actions.
-const LAST_ACTIONS: Duration = Duration::from_secs(10);
-/// How long an answer may take before the screen shows why it waits.
-const SILENCE: Duration = Duration::from_secs(1);
 /// The recent part of the history, which has finer steps.
 const RECENT_NS: i64 = 600_000_000_000;
 
@@ -70,7 +62,7 @@ impl Topic {
             }
             Self::Problems => (1, true, of_store(STORE_PAUSE)),
             Self::Queues => (2, true, STORE_PAUSE),
-            Self::Log(..) => (3, false, ERROR_PAUSE),
+            Self::Log(..) | Self::Path(_) => (3, false, ERROR_PAUSE),
             Self::Tasks(_) | Self::Job(_) | Self::Events => (4, true, of_store(STORE_PAUSE / 2)),
             Self::Usage(..) | Self::Output(..) | Self::Ended => (4, false, of_store(STORE_PAUSE)),
             Self::Past(_) => (4, false, SLEEP_MAX),
@@ -101,9 +93,12 @@ fn now_ns() -> i64 {
     i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(0)
 }
 
-fn first_line(error: &CliError) -> String {
-    let text = error.text().unwrap_or_default();
+fn first_line(text: &str) -> String {
     clean(text.lines().next().unwrap_or_default())
+}
+
+fn error_line(error: &CliError) -> String {
+    first_line(&error.text().unwrap_or_default())
 }
 
 /// A server. The connection is opened when it is needed, and again after it broke.
@@ -151,25 +146,25 @@ async fn of_journal(
                 (app.queues, app.ended, app.problems) = (Some(queues), ended, Some(found));
             })
         }
-        Topic::Tasks(wanted) => {
-            let page = read::started_tasks(file, wanted.clone(), at_ns).await?;
-            news(move |app| app.on_tasks(page))
-        }
         Topic::Job(job) => {
             let view = job::view(file, *job, at_ns).await?;
             news(move |app| app.on_job(view))
-        }
-        Topic::Events => {
-            let events = read::events(file, at_ns).await?;
-            news(move |app| app.events = events)
         }
         Topic::Past(_) => {
             let steps = read::past(file, span).await?;
             news(move |app| app.history.prepend(&steps))
         }
+        Topic::Tasks(wanted) => {
+            let page = read::started_tasks(file, wanted.clone(), at_ns).await?;
+            news(move |app| app.on_tasks(page))
+        }
+        Topic::Events => {
+            let events = read::events(file, at_ns).await?;
+            news(move |app| app.events = events)
+        }
         // A journal has no answer to these, or `Everything` includes it.
-        Topic::Problems | Topic::Queues | Topic::Log(..) | Topic::Usage(..) => None,
-        Topic::Output(..) | Topic::Ended => None,
+        Topic::Problems | Topic::Queues | Topic::Log(..) | Topic::Path(_) => None,
+        Topic::Usage(..) | Topic::Output(..) | Topic::Ended => None,
     })
 }
 
@@ -202,7 +197,7 @@ impl Server {
         };
         let part = part.unwrap_or_else(|error| {
             self.client = None;
-            log.say(first_line(&error))
+            log.say(error_line(&error))
         });
         self.log = Some(log);
         part.and_then(|part| news(move |app| app.on_log(part)))
@@ -215,7 +210,6 @@ impl Server {
         let now = now_ns();
         let client = self.get().await?;
         Ok(match topic {
-            Topic::Log(..) => None,
             Topic::Everything => {
                 let snapshot = Snapshot::of_server(client, now).await?;
                 news(move |app| app.on_snapshot(snapshot))
@@ -228,6 +222,11 @@ impl Server {
             Topic::Queues => {
                 let queues = read::queues(client).await?;
                 news(move |app| app.queues = Some(queues))
+            }
+            Topic::Path(key) => {
+                let found = path(client, *key).await;
+                let found = found.map_err(|error| error_line(&error));
+                news(move |app| app.on_path(found))
             }
             Topic::Tasks(wanted) => {
                 let wanted = wanted.clone();
@@ -249,6 +248,7 @@ impl Server {
                 let output = output_tail(client, *job, *task).await?;
                 news(move |app| app.output = Some(output))
             }
+            Topic::Past(is_long) => return self.read_past(*is_long, now).await,
             Topic::Events => {
                 let events = read::events(client, now).await?;
                 news(move |app| app.events = events)
@@ -257,7 +257,7 @@ impl Server {
                 let ended = source::ended(client, now).await?;
                 news(move |app| app.ended = ended)
             }
-            Topic::Past(is_long) => return self.read_past(*is_long, now).await,
+            Topic::Log(..) => None,
         })
     }
 
@@ -303,7 +303,7 @@ impl Lane<'_> {
             let pause = match self.look(&focus).await {
                 Ok(()) => self.rest(),
                 Err(error) => {
-                    let mut trouble = first_line(&error);
+                    let mut trouble = error_line(&error);
                     if let Source::Server(server) = &mut self.source {
                         server.client = None;
                         trouble = format!("no server: {trouble}");
@@ -342,7 +342,7 @@ impl Lane<'_> {
                 tell(self.tx, news);
             }
             let (.., mut pause) = topic.pace(start.elapsed());
-            if let Source::Server(server) = &self.source
+            if let (Topic::Log(..), Source::Server(server)) = (topic, &self.source)
                 && server.log.as_ref().is_some_and(|log| log.is_hurried)
             {
                 pause = Duration::ZERO;
@@ -370,37 +370,24 @@ impl Lane<'_> {
 pub(super) struct Feed {
     pub(super) title: String,
     pub(super) replay: Option<Replay>,
-    pub(super) asks: UnboundedSender<Ask>,
-    /// The number of actions that have not been answered.
-    open: Arc<AtomicUsize>,
-    /// Receives the reason why the last action was not done, when the feed has ended.
-    ended: Receiver<Option<String>>,
+    focus: watch::Sender<Focus>,
+    actions: UnboundedSender<Action>,
 }
 
 impl Feed {
-    /// Waits briefly for the last confirmed actions.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if an action may not have been done.
-    pub(super) fn end(self) -> CliResult<()> {
-        drop(self.asks);
-        let is_open = || self.open.load(Ordering::SeqCst) > 0;
-        if self.replay.is_some() {
-            return Ok(());
+    /// Sends the confirmed actions, and the questions of the screen if they have changed.
+    pub(super) fn ask(&self, app: &mut App) {
+        app.acting += app.actions.len();
+        for action in app.actions.drain(..) {
+            // If the receiver has ended, its last message says why.
+            let _ = self.actions.send(action);
         }
-        let mut end = self.ended.recv_timeout(SILENCE);
-        if end == Err(RecvTimeoutError::Timeout) && is_open() {
-            error_line("Waiting for the server to do what was asked for last ...");
-            end = self.ended.recv_timeout(LAST_ACTIONS);
-        }
-        match end {
-            Ok(Some(error)) => Err(CliError::new(error)),
-            Err(RecvTimeoutError::Timeout) if is_open() => Err(CliError::new(
-                "The server has not answered; what was asked for last may not be done",
-            )),
-            Ok(None) | Err(_) => Ok(()),
-        }
+        let focus = app.focus();
+        self.focus.send_if_modified(|known| {
+            let is_new = *known != focus;
+            *known = focus;
+            is_new
+        });
     }
 }
 
@@ -429,15 +416,11 @@ pub(super) fn start(
         let title = format!("server {} on {}", info.server_uid, info.client_host);
         (Source::Server(Box::new(server)), clean(&title), None)
     };
-    let (asks, asked) = unbounded_channel();
-    let (end, ended) = channel();
-    let open = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&open);
+    let (focus, focused) = watch::channel(Focus::default());
+    let (actions, to_do) = unbounded_channel();
     let work = move || {
         runtime.spawn(end_on_signal(tx.clone()));
-        let error = runtime.block_on(feed(source, asked, &tx, &counted));
-        // The dashboard may already have ended.
-        let _ = end.send(error);
+        runtime.block_on(feed(source, focused, to_do, &tx));
     };
     std::thread::Builder::new()
         .name("feed".into())
@@ -446,9 +429,8 @@ pub(super) fn start(
     Ok(Feed {
         title,
         replay,
-        asks,
-        open,
-        ended,
+        focus,
+        actions,
     })
 }
 
@@ -465,79 +447,32 @@ async fn end_on_signal(tx: Sender<News>) {
     tell(&tx, Box::new(|app| app.has_quit = true));
 }
 
-/// Runs the feed until the dashboard has ended. Returns why an action that ended afterwards was not
-/// done.
+/// Runs the feed until the dashboard has ended.
 async fn feed(
     source: Source,
-    mut asks: UnboundedReceiver<Ask>,
+    focus: watch::Receiver<Focus>,
+    actions: UnboundedReceiver<Action>,
     tx: &Sender<News>,
-    open: &AtomicUsize,
-) -> Option<String> {
-    let (actions, to_do) = unbounded_channel();
-    let (paths, to_find) = unbounded_channel();
-    let (focus, focused) = watch::channel(Focus::default());
-    // All the receivers are in this function.
-    let hand_out = async {
-        while let Some(ask) = asks.recv().await {
-            match ask {
-                Ask::Look(wanted) => drop(focus.send_replace(wanted)),
-                Ask::Do(action) => {
-                    open.fetch_add(1, Ordering::SeqCst);
-                    drop(actions.send(action));
-                }
-                Ask::Path(key) => drop(paths.send(key)),
-            }
-        }
+) {
+    let lane = |number, source| {
+        let lane = Lane {
+            number,
+            source,
+            tx,
+            focus: focus.clone(),
+            asked: Vec::new(),
+        };
+        lane.run()
     };
-    let lane = |number, source| Lane {
-        number,
-        source,
-        tx,
-        focus: focused.clone(),
-        asked: Vec::new(),
-    };
-    let dir = match source {
-        Source::Server(server) => server.dir,
-        Source::Journal(..) => {
-            tokio::select! {
-                () = hand_out => {}
-                () = lane(None, source).run() => {}
-            }
-            return None;
-        }
+    let Source::Server(server) = source else {
+        return lane(None, source).await;
     };
     let lane = |number| {
-        lane(
-            Some(number),
-            Source::Server(Box::new(Server::new(dir.clone()))),
-        )
-        .run()
+        let server = Server::new(server.dir.clone());
+        lane(Some(number), Source::Server(Box::new(server)))
     };
-    let [everything, problems, queues, log, rest] = [0, 1, 2, 3, 4].map(lane);
-    let last_error = RefCell::new(None);
-    let done = |error: Option<String>| {
-        open.fetch_sub(1, Ordering::SeqCst);
-        last_error.replace(error);
-    };
-    let acting = act_one_by_one(&dir, tx, to_do, done);
-    tokio::pin!(acting);
-    tokio::select! {
-        () = hand_out => {}
-        () = &mut acting => {}
-        () = find_paths(&dir, tx, to_find) => {}
-        () = everything => {}
-        () = problems => {}
-        () = queues => {}
-        () = log => {}
-        () = rest => {}
-    }
-    // The task then ends after the last confirmed action.
-    drop(actions);
-    if open.load(Ordering::SeqCst) == 0 {
-        return None;
-    }
-    acting.await;
-    last_error.take()
+    let acting = act_one_by_one(&server.dir, tx, actions);
+    tokio::join!(acting, lane(0), lane(1), lane(2), lane(3), lane(4));
 }
 
 /// Performs actions on separate connections. A reply arrives after the server has written to its
@@ -547,19 +482,14 @@ async fn act_one_by_one(
     dir: &ServerDir,
     tx: &Sender<News>,
     mut actions: UnboundedReceiver<Action>,
-    done: impl Fn(Option<String>),
 ) {
     while let Some(action) = actions.recv().await {
-        let (text, error) = match act_patiently(dir, tx, action).await {
-            Ok(text) => (clean(text.lines().next().unwrap_or_default()), None),
-            Err(error) => (first_line(&error), Some(first_line(&error))),
+        let result = act_patiently(dir, tx, action).await;
+        let (text, is_done) = match &result {
+            Ok(text) => (first_line(text), true),
+            Err(error) => (error_line(error), false),
         };
-        done(error);
-        let told = move |app: &mut App| {
-            app.told = Some(text);
-            app.acted += 1;
-        };
-        tell(tx, Box::new(told));
+        tell(tx, Box::new(move |app| app.on_act(text, is_done)));
     }
 }
 
@@ -578,20 +508,4 @@ async fn act_patiently(dir: &ServerDir, tx: &Sender<News>, action: Action) -> Cl
     let text = "the server is slow to answer; it may be waiting for its disk";
     tell(tx, Box::new(|app| app.told = Some(text.to_owned())));
     doing.await
-}
-
-/// Finds files for the clipboard.
-async fn find_paths(dir: &ServerDir, tx: &Sender<News>, mut keys: UnboundedReceiver<LogKey>) {
-    while let Some(key) = keys.recv().await {
-        let found = async { path(&mut Client::connect(dir).await?, key).await };
-        let found = found.await;
-        let told = move |app: &mut App| match found {
-            Ok(path) => {
-                app.told = Some(format!("copied, if the terminal allows it: {path}"));
-                app.copied = Some(path);
-            }
-            Err(error) => app.told = Some(first_line(&error)),
-        };
-        tell(tx, Box::new(told));
-    }
 }

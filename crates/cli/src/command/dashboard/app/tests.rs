@@ -46,17 +46,17 @@ fn app() -> App {
     app
 }
 
-fn press(app: &mut App, keys: &str) -> Option<Ask> {
-    let mut asked = None;
+/// Presses keys. Returns the action that was confirmed.
+fn press(app: &mut App, keys: &str) -> Option<Action> {
     for c in keys.chars() {
         let code = match c {
             '\n' => KeyCode::Enter,
             '\x1b' => KeyCode::Esc,
-            c => KeyCode::Char(c),
+            c => Char(c),
         };
-        asked = app.on_event(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+        app.on_event(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
     }
-    asked
+    app.actions.pop()
 }
 
 fn wanted(app: &App) -> TasksWanted {
@@ -105,16 +105,10 @@ fn actions_are_asked_about_and_only_then_done() {
     assert_eq!(text, Some(wanted));
     assert_eq!(press(&mut app, "n"), None);
     assert_eq!(app.dialog, None);
-    assert_eq!(press(&mut app, "cy"), Some(Ask::Do(Action::CancelJob(3))));
-    assert_eq!(
-        press(&mut app, "Ry"),
-        Some(Ask::Do(Action::ResubmitFailed(3)))
-    );
-    assert_eq!(press(&mut app, "3xy"), Some(Ask::Do(Action::StopWorker(9))));
-    assert_eq!(
-        press(&mut app, "4py"),
-        Some(Ask::Do(Action::ResumeQueue(4)))
-    );
+    assert_eq!(press(&mut app, "cy"), Some(Action::CancelJob(3)));
+    assert_eq!(press(&mut app, "Ry"), Some(Action::ResubmitFailed(3)));
+    assert_eq!(press(&mut app, "3xy"), Some(Action::StopWorker(9)));
+    assert_eq!(press(&mut app, "4py"), Some(Action::ResumeQueue(4)));
     // Without a selection, no question appears.
     assert_eq!(press(&mut app, "5cy"), None);
     assert_eq!(press(&mut app, "1xy"), None);
@@ -125,10 +119,8 @@ fn a_job_is_opened_and_its_failures_are_walked() {
     let mut app = app();
     press(&mut app, "2j\n");
     assert_eq!(app.job, Some(2));
-    assert!(app.changed_focus().is_some());
     let asks = |app: &App, topic| app.focus().topics.contains(&topic);
     assert!(asks(&app, Topic::Job(2)));
-    assert_eq!(app.changed_focus(), None);
     let failure = |task| TaskRow {
         job: 2,
         task,
@@ -189,7 +181,11 @@ fn enter_leads_to_the_output_and_esc_back_step_by_step() {
         Some((stderr, 1)),
         "of a failure what it complained of"
     );
-    assert_eq!(press(&mut app, "y"), Some(Ask::Path(stderr)));
+    press(&mut app, "y");
+    assert!(app.focus().topics.contains(&Topic::Path(stderr)));
+    app.on_path(Ok("/out".to_owned()));
+    assert_eq!(app.copied.as_deref(), Some("/out"));
+    assert!(!app.focus().topics.contains(&Topic::Path(stderr)));
     press(&mut app, "o");
     let stdout = LogKey {
         is_stderr: false,
@@ -279,7 +275,7 @@ fn attempts_are_walked_over_an_output_and_the_next_task_begins_with_its_last() {
 #[test]
 fn single_tasks_are_canceled_from_the_list_and_from_their_output() {
     let mut app = with_tasks();
-    let cancel = |task| Some(Ask::Do(Action::CancelTask(2, task)));
+    let cancel = |task| Some(Action::CancelTask(2, task));
     assert_eq!(press(&mut app, "c"), None);
     assert_eq!(
         app.told.as_deref(),
@@ -341,7 +337,7 @@ fn a_problem_leads_to_what_it_is_about_and_is_acknowledged() {
         app.told.as_deref(),
         Some("no worker of queue 4 is connected")
     );
-    let asked = Ask::Do(Action::Acknowledge("c".to_owned()));
+    let asked = Action::Acknowledge("c".to_owned());
     assert_eq!(press(&mut app, "1Ay"), Some(asked));
 }
 
