@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hq_core::curve::{Curve, GpuCurve, Point};
+use hq_core::curve::{Asked, Curve, GpuCurve, Point};
 use hq_protocol::common;
 use serde_json::{Value, json};
 
@@ -35,11 +35,7 @@ pub(crate) fn lines(message: Option<&common::Curve>) -> Vec<(&'static str, Strin
 
 fn own_lines(curve: &Curve) -> [String; 2] {
     let each = format!("{} a bar", short_words(curve.spacing));
-    let asked = match (curve.asked.memory_kib, curve.asked.is_memory_limit) {
-        (0, _) => String::new(),
-        (kib, true) => format!(" of at most {}", kib_words(kib)),
-        (kib, false) => format!(" of {} asked for", kib_words(kib)),
-    };
+    let asked = memory_asked(&curve.asked, kib_words);
     let peak = kib_words(curve.memory_peak_kib);
     let bars = |value: fn(Point) -> u64, peak| {
         let values = curve.points().map(|point| Some(value(point)));
@@ -47,15 +43,29 @@ fn own_lines(curve: &Curve) -> [String; 2] {
     };
     let memory = bars(|point| point.memory_kib, curve.memory_peak_kib);
     let cpu = bars(|point| point.cpu_milli, curve.cpu_peak_milli);
-    let cpus_asked = match curve.asked.cpu_units {
-        0 => String::new(),
-        units => format!(" of {} asked for", super::format::amount(units)),
-    };
+    let cpus_asked = cpus_asked(&curve.asked);
     let [mean, most] = [curve.cpu_mean_milli(), curve.cpu_peak_milli].map(cpus);
     [
         format!("{memory} up to {peak}{asked}, {each}"),
         format!("{cpu} {mean} on average, up to {most}{cpus_asked}"),
     ]
+}
+
+/// Returns the requested memory for a text about the use, or nothing if none was requested.
+pub(crate) fn memory_asked(asked: &Asked, kib_words: fn(u64) -> String) -> String {
+    match (asked.memory_kib, asked.is_memory_limit) {
+        (0, _) => String::new(),
+        (kib, true) => format!(" of at most {}", kib_words(kib)),
+        (kib, false) => format!(" of {} asked for", kib_words(kib)),
+    }
+}
+
+/// Returns the requested cpus for a text about the use, or nothing if none were requested.
+pub(crate) fn cpus_asked(asked: &Asked) -> String {
+    match asked.cpu_units {
+        0 => String::new(),
+        units => format!(" of {} asked for", super::format::amount(units)),
+    }
 }
 
 /// Returns the lines for busy GPUs and for their memory.
@@ -111,7 +121,7 @@ fn kib_words(kib: u64) -> String {
 }
 
 /// Formats cpus with two decimals.
-fn cpus(milli: u64) -> String {
+pub(crate) fn cpus(milli: u64) -> String {
     format!("{:.2}", Duration::from_millis(milli).as_secs_f64())
 }
 

@@ -176,10 +176,10 @@ impl Painter<'_, '_> {
                 Span::styled(state, theme.state(state))
             })
             .right("Workers", 7, |row| row.workers.to_string())
-            .left("Waited", 10, |row| {
+            .left("Waited", 13, |row| {
                 since(row.queued_unix_ns, row.started_unix_ns.unwrap_or(now_ns))
             })
-            .left("Ran", 10, |row| {
+            .left("Ran", 13, |row| {
                 let ran = |from| since(from, row.ended_unix_ns.unwrap_or(now_ns));
                 row.started_unix_ns.map_or(String::new(), ran)
             });

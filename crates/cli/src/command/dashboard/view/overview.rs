@@ -6,7 +6,7 @@ use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 
 use super::Painter;
-use super::parts::{STRONG, clock_and_day, event_words, number, rough, wrapped};
+use super::parts::{Chart, STRONG, clock_and_day, event_words, number, rough, wrapped};
 use crate::output::format::amount;
 use crate::output::pace;
 use crate::output::view::is_idle;
@@ -18,12 +18,11 @@ use crate::text::fit;
 const FIGURES: u16 = 5;
 const CHARTS: std::ops::RangeInclusive<u16> = 3..=6;
 
-/// The name, the optional fixed maximum and the color of the values in a column of the history.
-type Chart = (&'static str, Option<u64>, Color);
-const CHARTS_SHOWN: [Chart; 3] = [
-    ("tasks/s", None, Color::Green),
-    ("running", None, Color::Cyan),
-    ("cpus %", Some(100), Color::Yellow),
+/// The name, the fixed maximum (or 0) and the color of the values in a column of the history.
+const CHARTS_SHOWN: [(&str, u64, Color); 3] = [
+    ("tasks/s", 0, Color::Green),
+    ("running", 0, Color::Cyan),
+    ("cpus %", 100, Color::Yellow),
 ];
 
 impl Painter<'_, '_> {
@@ -112,19 +111,22 @@ impl Painter<'_, '_> {
         let span = self.app.chart_span();
         let time = rough(span.1 - span.0);
         let places: [Rect; 3] = Layout::horizontal([Constraint::Fill(1); 3]).areas(area);
-        for (at, (name, max, color)) in CHARTS_SHOWN.into_iter().enumerate() {
-            let place = places[at];
-            let room = usize::from(place.width.saturating_sub(2));
-            let columns = self.app.history.columns(span, room);
-            let shown: Vec<u64> = columns.iter().map(|column| column[at]).collect();
-            let peak = shown.iter().copied().max().unwrap_or(0);
-            let title = match max {
-                Some(_) => format!(" {time}: cpus {} % now ", shown.last().unwrap_or(&0)),
-                None => format!(" {time}: {name}, top {} ", number(peak)),
+        for (at, (name, top, color)) in CHARTS_SHOWN.into_iter().enumerate() {
+            let room = places[at].width.saturating_sub(2);
+            let columns = self.app.history.columns(span, room.into());
+            let values = || columns.iter().map(|column| column[at]);
+            let title = match top {
+                0 => format!("{name}, top {}", number(values().max().unwrap_or(0))),
+                _ => format!("cpus {} % now", values().next_back().unwrap_or(0)),
             };
-            let chart = self.theme.bars(&shown, max.unwrap_or(peak).max(1), color);
-            let block = self.theme.block(fit(&title, room));
-            self.frame.render_widget(chart.block(block), place);
+            let chart = Chart {
+                title: format!(" {time}: {title} "),
+                values: values().map(Some).collect(),
+                top,
+                color,
+                ..Chart::default()
+            };
+            self.chart(places[at], &chart);
         }
     }
 

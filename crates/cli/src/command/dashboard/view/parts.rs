@@ -1,4 +1,6 @@
-//! Elements that several views use: colors, bars, lists, times.
+//! Elements that several views use: colors, bars, charts, lists, times.
+
+use std::time::Duration;
 
 use hq_core::job::TaskTotals;
 pub(super) use hq_core::words::number;
@@ -9,7 +11,7 @@ use ratatui::widgets::{Block, Row, Sparkline, Table, TableState};
 
 use super::Painter;
 use crate::command::dashboard::app::Theme;
-use crate::output::format::{local_time, zone};
+use crate::output::format::{elapsed, local_time, short_words, zone};
 use crate::text::fit;
 
 /// The characters of frames, bars and glyphs, and their replacements in ASCII.
@@ -72,12 +74,6 @@ impl Theme {
             .border_style(self.color(Color::DarkGray))
             .title_style(self.color(Color::Reset).patch(STRONG))
             .title(title)
-    }
-
-    /// Returns bars over time. `top` is the value at the upper edge.
-    pub(super) fn bars(self, values: &[u64], top: u64, color: Color) -> Sparkline<'_> {
-        let bars = Sparkline::default().data(values).max(top);
-        bars.style(self.color(color))
     }
 
     /// Returns a bar of `width` cells with a share for each state that occurs.
@@ -243,6 +239,93 @@ impl Painter<'_, '_> {
     }
 }
 
+/// The largest request, as a multiple of the peak, that is drawn as a line. A higher line would
+/// flatten the curve.
+const LINE_MAX: u64 = 4;
+
+/// Values over time as bars in a frame.
+#[derive(Default)]
+pub(super) struct Chart {
+    pub(super) title: String,
+    /// The text in the lower edge of the frame.
+    pub(super) below: String,
+    /// The values. `None` where nothing is known.
+    pub(super) values: Vec<Option<u64>>,
+    /// Whether a column with several values shows their mean instead of the largest one.
+    pub(super) is_mean: bool,
+    /// The minimum value at the upper edge.
+    pub(super) top: u64,
+    /// The requested amount, which is drawn as a line, or 0 if there is none.
+    pub(super) asked: u64,
+    pub(super) color: Color,
+}
+
+impl Chart {
+    /// Returns a value for each column: that of its values, or of the value that covers it.
+    fn columns(&self, count: usize) -> Vec<u64> {
+        let column = |at: usize| {
+            let from = at * self.values.len() / count;
+            let to = ((at + 1) * self.values.len() / count).max(from + 1);
+            let values = self.values.get(from..to.min(self.values.len()));
+            let values = values.unwrap_or_default().iter().flatten();
+            if self.is_mean {
+                let sum: u64 = values.clone().sum();
+                return sum.checked_div(values.count() as u64).unwrap_or(0);
+            }
+            values.copied().max().unwrap_or(0)
+        };
+        (0..count).map(column).collect()
+    }
+}
+
+impl Painter<'_, '_> {
+    pub(super) fn chart(&mut self, area: Rect, chart: &Chart) {
+        let room = usize::from(area.width.saturating_sub(2));
+        let block = self.theme.block(fit(&chart.title, room));
+        let block = block.title_bottom(fit(&chart.below, room));
+        let inner = block.inner(area);
+        let values = chart.columns(room);
+        let peak = values
+            .iter()
+            .copied()
+            .max()
+            .unwrap_or(0)
+            .max(chart.top.max(1));
+        let has_line = chart.asked > 0 && chart.asked <= peak.saturating_mul(LINE_MAX);
+        let top = if has_line {
+            peak.max(chart.asked)
+        } else {
+            peak
+        };
+        let bars = Sparkline::default().data(&values).max(top);
+        let bars = bars.style(self.theme.color(chart.color)).block(block);
+        self.frame.render_widget(bars, area);
+        if has_line && !inner.is_empty() {
+            self.line(inner, chart.asked, top);
+        }
+    }
+
+    /// Draws a line at `value` where there is no bar. `top` is the value at the upper edge.
+    fn line(&mut self, inner: Rect, value: u64, top: u64) {
+        // The height is counted in eighths of a row from below, as for bars.
+        let height = u64::from(inner.height) * 8;
+        let eighths = (value.saturating_mul(height) / top).clamp(1, height) - 1;
+        let glyph = match eighths % 8 {
+            0..2 => "▁",
+            2..6 => "─",
+            _ => "▔",
+        };
+        let y = inner.bottom() - 1 - u16::try_from(eighths / 8).unwrap_or(0);
+        let style = self.theme.color(Color::Red);
+        for x in inner.left()..inner.right() {
+            let cell = self.frame.buffer_mut().cell_mut((x, y));
+            if let Some(cell) = cell.filter(|cell| cell.symbol() == " ") {
+                cell.set_symbol(glyph).set_style(style);
+            }
+        }
+    }
+}
+
 /// Returns the width of the parameter column for these rows and this screen, or 0 if no row has
 /// parameters or no space is left.
 pub(super) fn params_width<'a>(params: impl Iterator<Item = &'a str>, width: u16) -> u16 {
@@ -260,29 +343,16 @@ pub(super) fn event_words(kind: &str) -> String {
     kind.replace('-', " ")
 }
 
-/// The units of time, in seconds.
-const TIMES: [(i64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
-
-/// Returns the time since `from` in its two largest units, such as `3m 20s`.
+/// Returns the time between two moments in whole seconds.
 pub(super) fn since(from_ns: i64, now_ns: i64) -> String {
-    let seconds = (now_ns - from_ns).max(0) / 1_000_000_000;
-    let fits = |pair: &&[(i64, &str)]| seconds >= pair[0].0;
-    match TIMES.windows(2).find(fits) {
-        Some([(large, name), (small, other)]) => {
-            format!(
-                "{}{name} {}{other}",
-                seconds / large,
-                seconds % large / small
-            )
-        }
-        _ => format!("{seconds}s"),
-    }
+    short_words(Duration::from_secs(elapsed(from_ns, now_ns).as_secs()))
 }
 
 /// Returns a span of time as one number, which is at least 2.
 pub(super) fn rough(ns: i64) -> String {
+    const UNITS: [(i64, &str); 3] = [(86_400, "d"), (3_600, "h"), (60, "m")];
     let seconds = ns.max(0) / 1_000_000_000;
-    let unit = TIMES.into_iter().find(|(size, _)| seconds >= 2 * size);
+    let unit = UNITS.into_iter().find(|(size, _)| seconds >= 2 * size);
     let (size, name) = unit.unwrap_or((1, "s"));
     format!("{} {name}", seconds / size)
 }
@@ -416,11 +486,8 @@ mod tests {
         }
         let shown = [119, 120, 7_200, 172_800].map(|seconds| rough(seconds * 1_000_000_000));
         assert_eq!(shown, ["119 s", "2 m", "2 h", "2 d"]);
-        assert_eq!(
-            [since(0, 59_000_000_000), since(0, 60_000_000_000)],
-            ["59s", "1m 0s"]
-        );
-        assert_eq!(since(0, 3_700_000_000_000), "1h 1m");
+        assert_eq!(since(0, 59_999_000_000), "59s");
+        assert_eq!(since(9, 0), "0s");
         assert_eq!(wrapped("ab cde fgh", 6), ["ab", "cde f~"]);
         assert_eq!(wrapped("äöüßäöüß", 5), ["äöüßä", "öüß"]);
     }
