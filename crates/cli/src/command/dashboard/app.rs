@@ -138,7 +138,7 @@ pub(super) struct Hits {
     pub(super) tabs: Vec<Rect>,
     /// The first row of the table, below its header.
     pub(super) rows: Rect,
-    /// The index of the problem in each row of the overview.
+    /// The problem that each row of the overview belongs to.
     pub(super) owners: Vec<usize>,
 }
 
@@ -627,11 +627,9 @@ impl App {
     /// Selects the clicked row, or opens it if it was already selected.
     fn click_row(&mut self, row: usize) {
         let place = self.place();
-        // A problem may have several rows.
-        let row = match self.hits.owners.get(row) {
-            Some(owner) if place == Place::Overview => *owner,
-            Some(_) | None => self.tables[place as usize].offset() + row,
-        };
+        // A problem may have two rows, unless there are so many that the list can be scrolled.
+        let row = self.hits.owners.get(row).copied().unwrap_or(row);
+        let row = self.tables[place as usize].offset() + row;
         if row >= self.row_count() {
             return;
         }

@@ -10,7 +10,7 @@ mod usage;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Text};
-use ratatui::widgets::{Paragraph, TableState, Wrap};
+use ratatui::widgets::{Block, Paragraph, TableState, Wrap};
 
 use super::app::{App, Hits, Place, Theme};
 use crate::text::{fit, is_hidden};
@@ -83,13 +83,16 @@ impl Painter<'_, '_> {
         self.frame.render_widget(text, area);
     }
 
-    /// Draws lines in a frame with a title that is cut to fit.
+    /// Returns a frame with a title that is cut to fit.
+    fn block(&self, area: Rect, title: &str) -> Block<'static> {
+        let room = area.width.saturating_sub(2).into();
+        self.theme.block(fit(title, room))
+    }
+
+    /// Draws lines in a frame.
     fn framed(&mut self, area: Rect, title: &str, lines: Vec<Line<'_>>) {
-        let block = self
-            .theme
-            .block(fit(title, area.width.saturating_sub(2).into()));
-        self.frame
-            .render_widget(Paragraph::new(lines).block(block), area);
+        let lines = Paragraph::new(lines).block(self.block(area, title));
+        self.frame.render_widget(lines, area);
     }
 }
 

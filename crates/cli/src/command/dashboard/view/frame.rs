@@ -10,20 +10,6 @@ use super::parts::{STRONG, clock};
 use crate::command::dashboard::app::Place;
 use crate::text::fit;
 
-/// The keys that are useless in a journal.
-const ACTIONS: [&str; 10] = [
-    "A acknowledge",
-    "c cancel",
-    "R resubmit",
-    "R resubmit failed",
-    "d drain",
-    "x stop",
-    "p pause/resume",
-    "Enter output",
-    "l output",
-    "y copy path",
-];
-
 const HELP: &str = "\
 1-5, Tab, mouse   choose a view
 Up Down j k       move; PgUp PgDn Home End, wheel
@@ -70,11 +56,12 @@ impl Painter<'_, '_> {
         self.frame.render_widget(name, title);
         self.frame
             .render_widget(Line::from(right).right_aligned(), title);
-        let mut x = tabs.x;
+        let mut rest = tabs;
         for (number, (tab, name)) in (1..).zip(Place::TABS) {
             let text = format!(" {number} {name} ");
-            let width = u16::try_from(text.len()).unwrap_or(u16::MAX);
-            let place = Rect::new(x, tabs.y, width, 1).intersection(area);
+            let width = Constraint::Length(u16::try_from(text.len()).unwrap_or(u16::MAX));
+            let [place, right] = Layout::horizontal([width, Constraint::Fill(1)]).areas(rest);
+            rest = right;
             let style = if tab == self.app.tab {
                 reversed
             } else {
@@ -82,13 +69,11 @@ impl Painter<'_, '_> {
             };
             self.frame.render_widget(Span::styled(text, style), place);
             self.hits.tabs.push(place);
-            x = x.saturating_add(width);
         }
         if let Some(trouble) = &self.app.trouble {
-            let left = Rect::new(x, tabs.y, area.right().saturating_sub(x), 1);
-            let text = fit(&format!(" {trouble}"), left.width.into());
+            let text = fit(&format!(" {trouble}"), rest.width.into());
             let style = self.theme.color(Color::Red).patch(STRONG);
-            self.frame.render_widget(Span::styled(text, style), left);
+            self.frame.render_widget(Span::styled(text, style), rest);
         }
     }
 
@@ -116,10 +101,13 @@ impl Painter<'_, '_> {
     /// and the key for help always appears.
     fn hints(&self, width: usize) -> String {
         const ALWAYS: &str = "? help  q quit";
-        let (is_log, is_replay) = (self.app.log.is_some(), self.app.replay.is_some());
-        let mut keys = self.keys();
-        keys.retain(|key| !is_replay || !ACTIONS.contains(key));
-        if is_replay && !is_log {
+        let (log, is_replay) = (self.app.log.as_ref(), self.app.replay.is_some());
+        let has_usage = log.is_some_and(|log| self.app.usage.shown(log.key).is_some());
+        let keys = self.keys().split('|');
+        let keys = keys.filter(|key| has_usage || *key != "u usage");
+        let keys = keys.filter(|key| !is_replay || !key.starts_with('*'));
+        let mut keys: Vec<&str> = keys.map(|key| key.trim_start_matches('*')).collect();
+        if is_replay && log.is_none() {
             keys.extend(["←→ time", "[ ] more", "Space play"]);
         }
         keys.push("Tab view");
@@ -137,25 +125,22 @@ impl Painter<'_, '_> {
         }
     }
 
-    fn keys(&self) -> Vec<&'static str> {
-        const LOG: &str =
-            "Esc back|↑↓|/ search|n N next|f follow|o other|u usage|c cancel|y copy path|←→";
-        let log = self.app.log.as_ref();
-        let has_usage = log.is_some_and(|log| self.app.usage.shown(log.key).is_some());
-        let text = match self.app.place() {
-            _ if self.app.log.is_some() => LOG,
-            Place::Tasks => "↑↓|Enter output|/ filter|c cancel|y copy path|Esc back",
-            Place::Overview => "↑↓|Enter open|A acknowledge|t time of charts",
-            Place::Job => {
-                "Enter output|a all tasks|c cancel|R resubmit failed|Esc back|y copy path"
+    /// Returns the keys of the view. A star marks those that are useless in a journal.
+    fn keys(&self) -> &'static str {
+        match self.app.place() {
+            _ if self.app.log.is_some() => {
+                "Esc back|↑↓|/ search|n N next|f follow|o other|u usage|*c cancel|*y copy path|←→"
             }
-            Place::Jobs => "↑↓|Enter open|a tasks|/ search|s sort|c cancel|R resubmit|r reverse",
-            Place::Workers => "↑↓|Enter tasks|d drain|x stop",
-            Place::Allocations => "↑↓|Enter worker|p pause/resume",
+            Place::Tasks => "↑↓|*Enter output|/ filter|*c cancel|*y copy path|Esc back",
+            Place::Overview => "↑↓|Enter open|*A acknowledge|t time of charts",
+            Place::Job => {
+                "*Enter output|a all tasks|*c cancel|*R resubmit failed|Esc back|*y copy path"
+            }
+            Place::Jobs => "↑↓|Enter open|a tasks|/ search|s sort|*c cancel|*R resubmit|r reverse",
+            Place::Workers => "↑↓|Enter tasks|*d drain|*x stop",
+            Place::Allocations => "↑↓|Enter worker|*p pause/resume",
             Place::Events => "↑↓|Enter open",
-        };
-        let keys = text.split('|').filter(|key| has_usage || *key != "u usage");
-        keys.collect()
+        }
     }
 
     pub(super) fn dialogs(&mut self, area: Rect) {

@@ -3,7 +3,8 @@
 use hq_protocol::client::Problem;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
-use ratatui::text::{Line, Span};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Row, Table};
 
 use super::Painter;
 use super::parts::{Chart, STRONG, clock_and_day, event_words, number, rough, wrapped};
@@ -28,18 +29,10 @@ const CHARTS_SHOWN: [(&str, u64, Color); 3] = [
 impl Painter<'_, '_> {
     pub(super) fn overview(&mut self, area: Rect) {
         let (width, now_ns) = (area.width.saturating_sub(4).into(), self.app.now_ns());
-        let found = self.app.problems.as_deref().map(|found| {
-            (
-                found,
-                found
-                    .iter()
-                    .map(|one| text(one, now_ns))
-                    .collect::<Vec<_>>(),
-            )
-        });
+        let found = self.app.problems.iter().flatten();
+        let texts: Vec<String> = found.map(|one| text(one, now_ns)).collect();
         // Problems are more important than charts.
-        let texts = found.iter().flat_map(|(_, texts)| texts);
-        let wanted: usize = texts.map(|text| wrapped(text, width).len()).sum();
+        let wanted: usize = texts.iter().map(|text| wrapped(text, width).len()).sum();
         let wanted = u16::try_from(wanted + 2).unwrap_or(u16::MAX);
         let left = area.height.saturating_sub(FIGURES).saturating_sub(wanted);
         let rows = [
@@ -52,7 +45,7 @@ impl Painter<'_, '_> {
             self.figures(figures, snapshot);
         }
         self.charts(charts);
-        self.problems(problems, found);
+        self.problems(problems, &texts);
     }
 
     fn figures(&mut self, area: Rect, snapshot: &Snapshot) {
@@ -130,79 +123,73 @@ impl Painter<'_, '_> {
         }
     }
 
-    /// Returns the lines for the problems, worst first: two lines each if they fit, otherwise one.
-    /// The last line counts the rest. Notes the problem of each line.
-    fn problem_lines(
-        &mut self,
-        found: &[Problem],
-        texts: &[String],
-        width: usize,
-        room: usize,
-    ) -> Vec<Line<'static>> {
-        let selected = self.table.selected().unwrap_or(0);
-        let count = found.len();
-        let fits = count.min(room.saturating_sub(usize::from(count > room)));
-        // The selected problem is always visible.
-        let from = (selected + 1).saturating_sub(fits.max(1)).min(found.len());
-        let mut spare = room.saturating_sub(found.len());
-        let mut lines = Vec::new();
-        let all = found.iter().zip(texts).enumerate();
-        for (at, (problem, text)) in all.skip(from).take(fits) {
-            let (mark, style) = match (is_open(problem), problem.is_error) {
-                (true, true) => ("! ", self.theme.color(Color::Red).patch(STRONG)),
-                (true, false) => ("- ", self.theme.color(Color::Yellow)),
-                (false, _) => ("  ", Style::new()),
-            };
-            let mut look = self
-                .theme
-                .state(if is_open(problem) { "" } else { "waiting" });
-            if at == selected {
-                look = look.patch(self.theme.highlight());
-            }
-            let mut parts = wrapped(text, width);
+    /// Draws the problems, worst first: on two lines each if they fit, otherwise on one. Below them
+    /// are the last events.
+    fn problems(&mut self, area: Rect, texts: &[String]) {
+        let found = self.app.problems.as_deref();
+        let title = found.filter(|found| !found.is_empty()).map(problems_title);
+        let block = self.block(area, title.as_deref().unwrap_or(" Problems "));
+        let inner = block.inner(area);
+        self.frame.render_widget(block, area);
+        let (width, room) = (inner.width.saturating_sub(2), usize::from(inner.height));
+        let mut spare = room.saturating_sub(texts.len());
+        let mut rows = Vec::new();
+        for (at, (problem, text)) in found.iter().copied().flatten().zip(texts).enumerate() {
+            let mut parts = wrapped(text, width.into());
             if parts.len() - 1 > spare {
-                parts = vec![fit(text, width)];
+                parts = vec![fit(text, width.into())];
             }
             spare -= parts.len() - 1;
-            for (mark, text) in [mark, "  "].into_iter().zip(parts) {
-                let text = Span::styled(text, look);
-                lines.push(Line::from(vec![Span::styled(mark, style), text]));
-                self.hits.owners.push(at);
-            }
+            self.hits.owners.extend(parts.iter().map(|_| at));
+            rows.push(self.problem_row(problem, parts));
         }
-        if fits < found.len() {
-            lines.push(Line::raw(format!("  and {} more", found.len() - fits)));
-        }
-        lines
-    }
-
-    fn problems(&mut self, area: Rect, found: Option<(&[Problem], Vec<String>)>) {
-        let width = usize::from(area.width.saturating_sub(4));
-        let room = usize::from(area.height.saturating_sub(2));
-        let (mut title, mut lines) = (" Problems ".to_owned(), Vec::new());
-        match found {
-            None => lines.push(Line::raw("the server has not said yet ...")),
-            Some(([], _)) => {
-                let style = self.theme.color(Color::Green);
-                lines.push(Line::styled("nothing is wrong", style));
-            }
-            Some((found, texts)) => {
-                title = problems_title(found);
-                lines = self.problem_lines(found, &texts, width, room);
-            }
-        }
-        let left = room.saturating_sub(lines.len() + 1);
+        let is_cut = texts.len() > room;
+        let height = self
+            .hits
+            .owners
+            .len()
+            .min(room.saturating_sub(usize::from(is_cut)));
+        let heights = [
+            Constraint::Length(u16::try_from(height).unwrap_or(0)),
+            Constraint::Min(0),
+        ];
+        let [list, rest] = Layout::vertical(heights).areas(inner);
+        self.hits.rows = list;
+        let widths = [Constraint::Length(2), Constraint::Fill(1)];
+        self.selectable(list, Table::new(rows, widths).column_spacing(0));
+        let mut lines = match found {
+            None => vec![Line::raw("the server has not said yet ...")],
+            Some([]) => vec![Line::styled(
+                "nothing is wrong",
+                self.theme.color(Color::Green),
+            )],
+            Some(_) if is_cut => vec![format!("  and {} more", texts.len() - height).into()],
+            Some(_) => Vec::new(),
+        };
+        let left = usize::from(rest.height).saturating_sub(lines.len() + 1);
         if left > 0 && !self.app.events.is_empty() {
             lines.push(Line::styled("last events", STRONG));
             for event in self.app.events.iter().rev().take(left) {
                 let (at, what) = (clock_and_day(event.at_ns), event_words(&event.kind));
                 let text = format!("{at}  {what}  {}", event.text);
-                lines.push(Line::raw(fit(&text, width + 2)));
+                lines.push(fit(&text, inner.width.into()).into());
             }
         }
-        self.framed(area, &title, lines);
-        let height = u16::try_from(self.hits.owners.len()).unwrap_or(0);
-        self.hits.rows = Rect::new(area.x + 1, area.y + 1, area.width.saturating_sub(2), height);
+        self.frame.render_widget(Text::from(lines), rest);
+    }
+
+    fn problem_row(&self, problem: &Problem, text: Vec<String>) -> Row<'static> {
+        let (mark, style) = match (is_open(problem), problem.is_error) {
+            (true, true) => ("! ", self.theme.color(Color::Red).patch(STRONG)),
+            (true, false) => ("- ", self.theme.color(Color::Yellow)),
+            (false, _) => ("  ", Style::new()),
+        };
+        let look = self
+            .theme
+            .state(if is_open(problem) { "" } else { "waiting" });
+        let height = u16::try_from(text.len()).unwrap_or(1);
+        let text = Text::from_iter(text).style(look);
+        Row::new([Text::styled(mark, style), text]).height(height)
     }
 }
 

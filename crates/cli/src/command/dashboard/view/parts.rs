@@ -219,19 +219,20 @@ impl Painter<'_, '_> {
         list: List<'r, R>,
         rows: impl IntoIterator<Item = &'r R>,
     ) {
-        let block = self
-            .theme
-            .block(fit(title, area.width.saturating_sub(2).into()));
+        let block = self.block(area, title);
         let inner = block.inner(area);
         self.hits.rows = Rect {
             y: inner.y + 1,
             height: inner.height.saturating_sub(1),
             ..inner
         };
-        let table = list
-            .table(rows.into_iter(), seen(&self.table, area))
-            .row_highlight_style(self.theme.highlight())
-            .block(block);
+        let table = list.table(rows.into_iter(), seen(&self.table, area));
+        self.selectable(area, table.block(block));
+    }
+
+    /// Draws a table with a highlighted row.
+    pub(super) fn selectable(&mut self, area: Rect, table: Table<'_>) {
+        let table = table.row_highlight_style(self.theme.highlight());
         // An empty list keeps its selection too.
         self.table.select(Some(self.table.selected().unwrap_or(0)));
         self.frame
@@ -281,7 +282,7 @@ impl Chart {
 impl Painter<'_, '_> {
     pub(super) fn chart(&mut self, area: Rect, chart: &Chart) {
         let room = usize::from(area.width.saturating_sub(2));
-        let block = self.theme.block(fit(&chart.title, room));
+        let block = self.block(area, &chart.title);
         let block = block.title_bottom(fit(&chart.below, room));
         let inner = block.inner(area);
         let values = chart.columns(room);
