@@ -159,44 +159,6 @@ pub fn dropped(job: u32, at_ns: i64) -> Query<DroppedRow> {
     })
 }
 
-/// A failed task.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FailureRow {
-    /// The id of the task within the job.
-    pub task: u32,
-    /// The instance that failed.
-    pub instance: u32,
-    /// The short form of the failure.
-    pub error: String,
-    /// The host that ran the task.
-    pub host: Option<String>,
-    /// The run time.
-    pub run_us: u64,
-    /// When the task ended.
-    pub ended_ns: i64,
-}
-
-/// Selects the last failures of a job.
-#[must_use]
-pub fn failures(job: u32, at_ns: i64) -> Query<FailureRow> {
-    let sql = format!(
-        "SELECT t.task, t.instance, t.outcome, t.message, w.hostname, t.run_us, \
-         t.started_unix_ns + t.run_us * 1000 AS ended FROM task_data t \
-         LEFT JOIN worker_data w ON w.id = t.worker \
-         WHERE t.job = ?J AND t.state = :failed AND t.started_unix_ns + t.run_us * 1000 <= ?T \
-         ORDER BY ended DESC LIMIT {FAILURES_MAX}"
-    );
-    let values = [("?J", i64::from(job)), ("?T", at_ns)];
-    Query::new(&sql, &values, |row| FailureRow {
-        task: row.small(0),
-        instance: row.small(1),
-        error: row.failure_words(2),
-        host: row.owned(4),
-        run_us: row.uint(5),
-        ended_ns: row.int(6),
-    })
-}
-
 /// A started task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskRow {
@@ -219,21 +181,36 @@ pub struct TaskRow {
 /// Selects the started tasks of a job, ordered by id.
 #[must_use]
 pub fn tasks_of_job(job: u32, at_ns: i64, limit: u32) -> Query<TaskRow> {
-    tasks(("job", job), "task", at_ns, limit)
+    tasks(
+        "job = ?I AND started_unix_ns <= ?T",
+        job,
+        "task",
+        at_ns,
+        limit,
+    )
 }
 
 /// Selects the tasks that a worker runs or ran, the latest first.
 #[must_use]
 pub fn tasks_of_worker(worker: u32, at_ns: i64, limit: u32) -> Query<TaskRow> {
-    tasks(("worker", worker), "started_unix_ns DESC", at_ns, limit)
+    let which = "worker = ?I AND started_unix_ns <= ?T";
+    tasks(which, worker, "started_unix_ns DESC", at_ns, limit)
 }
 
-fn tasks((of, id): (&str, u32), order: &str, at_ns: i64, limit: u32) -> Query<TaskRow> {
+/// Selects the last failures of a job.
+#[must_use]
+pub fn failures(job: u32, at_ns: i64) -> Query<TaskRow> {
+    let which = "job = ?I AND state = :failed AND started_unix_ns + run_us * 1000 <= ?T";
+    let order = "started_unix_ns + run_us * 1000 DESC";
+    tasks(which, job, order, at_ns, FAILURES_MAX)
+}
+
+fn tasks(which: &str, id: u32, order: &str, at_ns: i64, limit: u32) -> Query<TaskRow> {
     // The view of workers also has a start column, so the tasks are selected before the join.
     let sql = format!(
         "SELECT t.job, t.task, t.now, w.hostname, t.started_unix_ns, t.run_us, t.outcome, t.message FROM \
          (SELECT job, task, {STATE} AS now, worker, started_unix_ns, run_us, outcome, message \
-          FROM task_data WHERE {of} = ?I AND started_unix_ns <= ?T ORDER BY {order} LIMIT {limit}) t \
+          FROM task_data WHERE {which} ORDER BY {order} LIMIT {limit}) t \
          LEFT JOIN worker_data w ON w.id = t.worker ORDER BY t.{order}"
     );
     Query::new(&sql, &[("?I", id.into()), ("?T", at_ns)], |row| {
@@ -533,7 +510,7 @@ pub fn allocations(at_ns: i64) -> Query<AllocationRow> {
 }
 
 /// An event that is not about individual tasks.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct EventRow {
     /// When the event occurred.
     pub at_ns: i64,

@@ -148,7 +148,11 @@ fn a_dashboard_reads_jobs_and_tasks() {
     assert_eq!(ask(db, &run::tasks_of_worker(1, END_NS, 10)).len(), 3);
     let failures = ask(db, &run::failures(1, END_NS));
     assert_eq!((failures.len(), failures[0].task), (1, 2));
-    assert!(failures[0].error.contains('7'), "{failures:?}");
+    let error = failures[0].error.as_deref();
+    assert!(
+        error.is_some_and(|error| error.contains('7')),
+        "{failures:?}"
+    );
     let ended = ask(db, &run::ended(END_NS));
     assert_eq!(ended.iter().map(|row| row.count).sum::<u64>(), 2);
     let touched = ask(db, &run::touched(1));

@@ -11,13 +11,12 @@ use crossterm::event::{
 };
 use hq_core::diagnosis::suspect_hosts;
 use hq_protocol::client::{JobSummary, Problem, WorkerInfo};
+use hq_store::reader::run::EventRow;
 use ratatui::layout::{Position, Rect};
 use ratatui::widgets::TableState;
 
 use super::history::History;
-use super::model::{
-    EventRow, JobView, LogKey, LogPart, OutputTail, Sample, TaskPage, TaskRow, TasksWanted,
-};
+use super::model::{JobView, LogKey, LogPart, OutputTail, Sample, TaskPage, TaskRow, TasksWanted};
 use super::question::{Action, Question};
 use crate::output::view::{job_state, totals};
 use crate::source::problems::STARVING;
@@ -173,6 +172,7 @@ pub(super) struct App {
 
     pub(super) snapshot: Option<Snapshot>,
     pub(super) ended: Vec<Share>,
+    /// The events, newest first.
     pub(super) events: Vec<EventRow>,
     /// The problems, worst first. `None` before the first report.
     pub(super) problems: Option<Vec<Problem>>,

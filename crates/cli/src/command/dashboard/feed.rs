@@ -159,7 +159,7 @@ async fn of_journal(
             news(move |app| app.on_tasks(page))
         }
         Topic::Events => {
-            let events = read::events(file, at_ns).await?;
+            let events = file.ask(run::events(at_ns)).await?;
             news(move |app| app.events = events)
         }
         // A journal has no answer to these, or `Everything` includes it.
@@ -250,7 +250,7 @@ impl Server {
             }
             Topic::Past(is_long) => return self.read_past(*is_long, now).await,
             Topic::Events => {
-                let events = read::events(client, now).await?;
+                let events = client.ask(run::events(now)).await?;
                 news(move |app| app.events = events)
             }
             Topic::Ended => {

@@ -6,10 +6,10 @@ use hq_core::job::TaskTotals;
 use hq_core::range::IdArray;
 use hq_core::task::TaskState;
 use hq_store::reader::RUN_BOUNDS;
-use hq_store::reader::run::{self, FailureRow, IdsRow, TouchedRow};
+use hq_store::reader::run::{self, IdsRow, TouchedRow};
 
-use super::model::{JobView, TaskRow};
-use super::read::{page_of, params_of};
+use super::model::JobView;
+use super::read::{page_of, params_of, stored_row};
 use crate::client::Client;
 use crate::command::situation;
 use crate::error::CliResult;
@@ -108,24 +108,8 @@ pub(super) async fn view(asked: &mut impl Ask, job: u32, at_ns: i64) -> CliResul
         }
     }
     let failures = asked.ask(run::failures(job, at_ns)).await?.into_iter();
-    view.failures = failures.map(|row| failure(job, row)).collect();
+    view.failures = failures.map(stored_row).collect();
     Ok(view)
-}
-
-fn failure(job: u32, row: FailureRow) -> TaskRow {
-    TaskRow {
-        job,
-        task: row.task,
-        state: TaskState::Failed,
-        error: clean(&row.error),
-        host: row.host.unwrap_or_else(|| "?".to_owned()),
-        started_ns: Some(
-            row.ended_ns
-                .saturating_sub_unsigned(row.run_us.saturating_mul(1_000)),
-        ),
-        ended_ns: Some(row.ended_ns),
-        params: String::new(),
-    }
 }
 
 /// Returns the lowest and the highest id of the submits, or else of the started tasks.
@@ -213,7 +197,7 @@ mod tests {
             ("json_each", json!([[3, 4]])),
             ("min(task)", json!([[3, 4, 4]])),
             ("took", json!([[0, 2, 0, 1], [1, 3, 0, 1]])),
-            ("LEFT JOIN", json!([[4, 1, 127, null, "n2", 1_500, 900]])),
+            ("LEFT JOIN", json!([[7, 4, 3, "n2", 900, 1_500, 127, null]])),
         ]);
         assert_eq!(view.ids, (3, 6));
         let states: Vec<_> = view

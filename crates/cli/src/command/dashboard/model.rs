@@ -4,16 +4,6 @@ use hq_core::curve::Curve;
 use hq_core::job::TaskTotals;
 use hq_core::task::TaskState;
 
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct EventRow {
-    pub(super) at_ns: i64,
-    /// The job that the event is about.
-    pub(super) job: Option<u32>,
-    pub(super) worker: Option<u32>,
-    pub(super) kind: String,
-    pub(super) text: String,
-}
-
 /// The details of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct JobView {

@@ -5,11 +5,12 @@ use hq_core::task::TaskState;
 use hq_core::words::number;
 use hq_protocol::client::{self, alloc_reply, alloc_request, task_page};
 use hq_protocol::common;
-use hq_store::reader::{self, UsageStep, run};
+use hq_store::reader::run::{self, EventRow};
+use hq_store::reader::{self, UsageStep};
 use serde_json::Value;
 
 use super::filter::TaskFilter;
-use super::model::{EventRow, Sample, TaskPage, TaskRow, TasksOf, TasksWanted, UsageView};
+use super::model::{Sample, TaskPage, TaskRow, TasksOf, TasksWanted, UsageView};
 use crate::client::Client;
 use crate::error::CliResult;
 use crate::failures::error_words;
@@ -112,27 +113,28 @@ pub(super) async fn started_tasks(
     });
     let found = found.await?;
     let is_cut = found.len() >= STORED_MAX as usize;
-    let rows = found.into_iter().map(|row| TaskRow {
-        job: row.job,
-        task: row.task,
-        state: row.state,
-        host: clean(row.host.as_deref().unwrap_or("?")),
-        started_ns: Some(row.started_ns),
-        ended_ns: row
-            .run_us
-            .filter(|_| row.state != TaskState::Running)
-            .map(|us| {
-                row.started_ns
-                    .saturating_add_unsigned(us.saturating_mul(1_000))
-            }),
-        error: clean(&row.error.unwrap_or_default()),
-        params: String::new(),
-    });
+    let rows = found.into_iter().map(stored_row);
     Ok(TaskPage {
         rows: rows.filter(|row| filter.matches(row)).collect(),
         wanted,
         is_cut: is_cut.then_some("not all were searched"),
     })
+}
+
+/// Returns a started task of the store.
+pub(super) fn stored_row(row: run::TaskRow) -> TaskRow {
+    let took_ns = |us: u64| us.saturating_mul(1_000);
+    let run_us = row.run_us.filter(|_| row.state != TaskState::Running);
+    TaskRow {
+        job: row.job,
+        task: row.task,
+        state: row.state,
+        host: clean(row.host.as_deref().unwrap_or("?")),
+        started_ns: Some(row.started_ns),
+        ended_ns: run_us.map(|us| row.started_ns.saturating_add_unsigned(took_ns(us))),
+        error: clean(&row.error.unwrap_or_default()),
+        params: String::new(),
+    }
 }
 
 /// Returns the resource usage of a task over time: each attempt that has a curve.
@@ -208,19 +210,6 @@ pub(super) async fn past(
     Ok(steps.iter().map(sample).collect())
 }
 
-/// Returns the last events that do not concern single tasks, oldest first.
-pub(super) async fn events(asked: &mut impl Ask, at_ns: i64) -> CliResult<Vec<EventRow>> {
-    let rows = asked.ask(run::events(at_ns)).await?;
-    let events = rows.iter().rev().map(|row| EventRow {
-        at_ns: row.at_ns,
-        job: row.job,
-        worker: row.worker,
-        kind: clean(&row.kind),
-        text: event_text(row.job, row.worker, &row.data),
-    });
-    Ok(events.collect())
-}
-
 /// Returns the number of tasks of an event: those submitted or dropped.
 fn event_tasks(data: &Value) -> Option<u64> {
     // Each range is `[first, count, step]`.
@@ -232,7 +221,8 @@ fn event_tasks(data: &Value) -> Option<u64> {
     ranges.map(|range| range.get("count")?.as_u64()).sum()
 }
 
-fn event_text(job: Option<u32>, worker: Option<u32>, data: &Value) -> String {
+/// Describes an event: its job or worker, names, and numbers.
+pub(super) fn event_text(event: &EventRow) -> String {
     const NAMES: [(&str, &str); 5] = [
         ("/job_desc/name", ""),
         ("/name", ""),
@@ -241,8 +231,9 @@ fn event_text(job: Option<u32>, worker: Option<u32>, data: &Value) -> String {
         ("/allocation-id", "allocation "),
     ];
     let mut parts = Vec::new();
-    parts.extend(job.map(|job| format!("job {job}")));
-    parts.extend(worker.map(|worker| format!("worker {worker}")));
+    let data = &event.data;
+    parts.extend(event.job.map(|job| format!("job {job}")));
+    parts.extend(event.worker.map(|worker| format!("worker {worker}")));
     for (path, before) in NAMES {
         let text = data.pointer(path).and_then(Value::as_str);
         let text = text.filter(|text| !text.is_empty());
@@ -276,7 +267,12 @@ mod tests {
             (json!({"ranges": "none"}), "job 4"),
             (json!({}), "job 4"),
         ] {
-            assert_eq!(event_text(Some(4), None, &data), expected);
+            let event = EventRow {
+                job: Some(4),
+                data,
+                ..EventRow::default()
+            };
+            assert_eq!(event_text(&event), expected);
         }
     }
 

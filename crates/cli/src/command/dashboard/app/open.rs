@@ -104,8 +104,7 @@ impl App {
     }
 
     fn open_event(&mut self) {
-        // The newest event is in the first row.
-        let event = self.events.iter().rev().nth(self.selected(Place::Events));
+        let event = self.events.get(self.selected(Place::Events));
         match event.map(|event| (event.job, event.worker)) {
             Some((Some(job), _)) => self.open_job(job),
             Some((None, Some(worker))) => self.open_worker(|row| row.id == worker),

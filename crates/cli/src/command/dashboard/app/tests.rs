@@ -349,7 +349,7 @@ fn an_event_leads_to_its_job_or_worker() {
         worker,
         ..EventRow::default()
     };
-    app.events = vec![event(Some(3), None), event(None, Some(9))];
+    app.events = vec![event(None, Some(9)), event(Some(3), None)];
     press(&mut app, "5\n");
     assert_eq!(app.tab, Place::Workers);
     press(&mut app, "5j\n");

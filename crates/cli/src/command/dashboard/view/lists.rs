@@ -9,6 +9,7 @@ use hq_core::words::part;
 use hq_protocol::client::{
     AllocAllocation, JobSummary, WorkerInfo, WorkerLoad, alloc_allocation::State,
 };
+use hq_store::reader::run::EventRow;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
@@ -19,7 +20,8 @@ use super::parts::{
     wrapped,
 };
 use crate::command::dashboard::app::{App, Theme};
-use crate::command::dashboard::model::{EventRow, TaskRow, TasksOf};
+use crate::command::dashboard::model::{TaskRow, TasksOf};
+use crate::command::dashboard::read::event_text;
 use crate::output::format::{amount, memory, run_time};
 use crate::output::pace;
 use crate::output::view::{job_state, quarantine_word, totals, worker_state, worker_state_name};
@@ -202,10 +204,9 @@ impl Painter<'_, '_> {
             // The end of a job is normal, but failures of its tasks are not.
             .left("", Constraint::Min(20), |event| {
                 let came_of_it = failures_of(app, event);
-                vec![Span::raw(&event.text), Span::styled(came_of_it, bad)]
+                vec![Span::raw(event_text(event)), Span::styled(came_of_it, bad)]
             });
-        let rows = app.events.iter().rev();
-        self.list(area, " Events, newest first ", columns, rows);
+        self.list(area, " Events, newest first ", columns, &app.events);
     }
 
     /// Draws all tasks of a job or worker.

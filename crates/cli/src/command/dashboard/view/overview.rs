@@ -8,6 +8,7 @@ use ratatui::widgets::{Row, Table};
 
 use super::Painter;
 use super::parts::{Chart, STRONG, clock_and_day, event_words, number, rough, wrapped};
+use crate::command::dashboard::read::event_text;
 use crate::output::format::amount;
 use crate::output::pace;
 use crate::output::view::is_idle;
@@ -155,6 +156,9 @@ impl Painter<'_, '_> {
         ];
         let [list, rest] = Layout::vertical(heights).areas(inner);
         self.hits.rows = list;
+        // A screen that has grown may show earlier problems again.
+        let first = self.table.offset().min(texts.len().saturating_sub(height));
+        *self.table.offset_mut() = first;
         let widths = [Constraint::Length(2), Constraint::Fill(1)];
         self.selectable(list, Table::new(rows, widths).column_spacing(0));
         let mut lines = match found {
@@ -169,9 +173,9 @@ impl Painter<'_, '_> {
         let left = usize::from(rest.height).saturating_sub(lines.len() + 1);
         if left > 0 && !self.app.events.is_empty() {
             lines.push(Line::styled("last events", STRONG));
-            for event in self.app.events.iter().rev().take(left) {
+            for event in self.app.events.iter().take(left) {
                 let (at, what) = (clock_and_day(event.at_ns), event_words(&event.kind));
-                let text = format!("{at}  {what}  {}", event.text);
+                let text = format!("{at}  {what}  {}", event_text(event));
                 lines.push(fit(&text, inner.width.into()).into());
             }
         }

@@ -8,15 +8,14 @@ use hq_protocol::client::{
 use hq_protocol::common::{
     IndexGroup, IndexGroups, ResourceDescriptor, ResourceItem, WorkerConfig, resource_item::Kind,
 };
+use hq_store::reader::run::EventRow;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
 use crate::command::dashboard::app::Replay;
 use crate::command::dashboard::app::log::Log;
-use crate::command::dashboard::model::{
-    EventRow, JobView, LogKey, LogPart, OutputTail, TaskRow, UsageView,
-};
+use crate::command::dashboard::model::{JobView, LogKey, LogPart, OutputTail, TaskRow, UsageView};
 use crate::command::dashboard::question::{Action, Question};
 use crate::source::{Obstacle, Queue, Share, Snapshot, problems};
 use crate::text::clean;
@@ -146,7 +145,7 @@ fn sick_run() -> App {
         job: None,
         worker: Some(3),
         kind: "worker-lost".to_owned(),
-        text: "worker 3  HeartbeatLost".to_owned(),
+        data: serde_json::json!({"reason": "HeartbeatLost"}),
     }];
     app
 }
@@ -234,7 +233,6 @@ fn every_view_has_its_rows() {
     app.events = vec![EventRow {
         job: Some(2),
         kind: "job-completed".to_owned(),
-        text: "job 2".to_owned(),
         ..EventRow::default()
     }];
     let text = screen(&mut app, 80, 24);
