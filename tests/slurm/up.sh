@@ -1,28 +1,35 @@
 #!/bin/bash
-# Starts a Slurm of four virtual nodes on this machine: up.sh DIR BASEPORT. Needs root and Debian's
-# packages slurm-wlm and munge. Everything of it is below DIR; down.sh DIR ends it.
+# Starts a Slurm of four virtual nodes on this machine: up.sh DIR BASEPORT [CLUSTER SHARED]. Needs root
+# and Debian's packages slurm-wlm and munge. Everything of it is below DIR; down.sh DIR ends it. With
+# CLUSTER it has that name and uses the munge and the slurmdbd.options of the directory SHARED (two.sh).
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 dir=$1
 port=$2
+cluster=${3:-hqtest}
+shared=${4:-$dir}
 host=$(hostname -s)
 
-mkdir -p "$dir"/{munge,state,spool,log}
+mkdir -p "$dir"/{state,spool,log}
 chmod 755 "$dir"
-chmod 700 "$dir/munge"
-head -c 1024 /dev/urandom >"$dir/munge/key"
-chmod 400 "$dir/munge/key"
-munged --force --key-file="$dir/munge/key" --socket="$dir/munge.socket" --pid-file="$dir/munge/pid" \
-    --log-file="$dir/munge/log" --seed-file="$dir/munge/seed"
+if [ "$shared" = "$dir" ]; then
+    mkdir -p "$dir/munge"
+    chmod 700 "$dir/munge"
+    head -c 1024 /dev/urandom >"$dir/munge/key"
+    chmod 400 "$dir/munge/key"
+    munged --force --key-file="$dir/munge/key" --socket="$dir/munge.socket" --pid-file="$dir/munge/pid" \
+        --log-file="$dir/munge/log" --seed-file="$dir/munge/seed"
+    echo "AccountingStorageType=accounting_storage/none" >"$dir/slurmdbd.options"
+fi
 
 export SLURM_CONF="$dir/slurm.conf"
 cat >"$SLURM_CONF" <<CONF
-ClusterName=hqtest
+ClusterName=$cluster
 SlurmctldHost=$host(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=$dir/munge.socket
+AuthInfo=socket=$shared/munge.socket
 CredType=cred/munge
 SlurmctldPort=$port
 SlurmctldPidFile=$dir/slurmctld.pid
@@ -34,7 +41,7 @@ SlurmdLogFile=$dir/log/%n
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+$(cat "$shared/slurmdbd.options")
 SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
