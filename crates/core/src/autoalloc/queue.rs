@@ -320,6 +320,7 @@ impl Queue {
             .map(|at| Reason::BackOff {
                 left: at.since(now),
                 why: self.last_failure.clone(),
+                is_failure: self.failing_since.is_some(),
             })
     }
 
@@ -537,12 +538,15 @@ impl Queue {
         }
     }
 
-    /// Retries after the shortest pause, regardless of earlier attempts, because an outage says
-    /// nothing about the request.
+    /// Retries after the shortest pause, regardless of earlier attempts, because an outage or a full
+    /// limit says nothing about the request. A queue that has allocations is not failing: they may
+    /// fill the limit.
     pub(super) fn on_unreachable(&mut self, now: Now, text: &str) {
         self.plan.clear();
         self.retry_at = self.retry_at.max(Some(now.mono + DELAYS[1]));
-        self.failing_since.get_or_insert(now.wall);
+        if self.is_settled() {
+            self.failing_since.get_or_insert(now.wall);
+        }
         text.clone_into(&mut self.last_failure);
     }
 

@@ -35,12 +35,15 @@ pub enum Reason {
         /// The maximum number of workers.
         max: u32,
     },
-    /// The queue pauses after a failure.
+    /// The queue pauses after a submission or an allocation that did not succeed.
     BackOff {
         /// The remaining pause.
         left: Duration,
-        /// The failure.
+        /// What the batch system said.
         why: String,
+        /// Whether it is a failure. A limit for submitted jobs that the queue's own allocations
+        /// fill is none.
+        is_failure: bool,
     },
     /// The queue is new.
     NotAsked,
@@ -76,7 +79,7 @@ pub enum ReasonKind {
     PausedByAllocations,
     /// It is unknown whether a submission succeeded.
     Unsure,
-    /// Enough allocations wait in the batch system.
+    /// Enough allocations wait in the batch system, or it accepts no more for now.
     Backlog,
     /// The worker limit has been reached.
     WorkerCount,
@@ -175,6 +178,9 @@ impl Reason {
             Self::Unsure(_) => ReasonKind::Unsure,
             Self::Backlog { .. } => ReasonKind::Backlog,
             Self::WorkerCount { .. } => ReasonKind::WorkerCount,
+            Self::BackOff {
+                is_failure: false, ..
+            } => ReasonKind::Backlog,
             Self::BackOff { .. } => ReasonKind::BackOff,
             Self::NotAsked => ReasonKind::NotAsked,
             Self::NoTasks => ReasonKind::NoTasks,
@@ -232,13 +238,17 @@ impl fmt::Display for Reason {
                     "{workers} of at most {max} workers are queued or running"
                 )
             }
-            Self::BackOff { left, why } => {
-                write!(
-                    f,
-                    "next attempt in {} s, after a failure: {}",
-                    left.as_secs(),
-                    Line(why)
-                )
+            Self::BackOff {
+                left,
+                why,
+                is_failure,
+            } => {
+                let cause = match is_failure {
+                    true => "after a failure",
+                    false => "the batch system accepts no more for now",
+                };
+                let left = left.as_secs();
+                write!(f, "next attempt in {left} s, {cause}: {}", Line(why))
             }
             Self::NotAsked => f.write_str("nothing was decided yet"),
             Self::NoTasks => f.write_str("no task waits that connected workers cannot take"),
@@ -323,6 +333,7 @@ mod tests {
         let refused = Reason::BackOff {
             left: Duration::from_secs(9),
             why: "no such partition".to_owned(),
+            is_failure: true,
         };
         assert!(refused.kind().is_failing());
         let names: std::collections::BTreeSet<_> =

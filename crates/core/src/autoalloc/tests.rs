@@ -536,6 +536,24 @@ fn a_batch_system_that_is_away_is_no_refusal() {
 }
 
 #[test]
+fn a_submit_limit_that_own_allocations_fill_is_no_failure() {
+    let mut world = World::new(spec(2, 1, None));
+    let effects = world.answer(2, &[]);
+    let (first, _) = submitted(&effects).expect("submits");
+    let effects = world.accept(first);
+    let (second, _) = submitted(&effects).expect("submits");
+    let full = || SubmitOutcome::Unreachable("AssocMaxSubmitJobLimit".into());
+    world.apply(Input::Submitted(second, full()));
+    assert_eq!(
+        world.reason(),
+        "next attempt in 60 s, the batch system accepts no more for now: AssocMaxSubmitJobLimit"
+    );
+    let queue = world.state.queue(QUEUE).expect("exists");
+    assert!(!queue.reason(world.now().mono).kind().is_failing());
+    assert_eq!(queue.record().failure, None);
+}
+
+#[test]
 fn a_submission_without_an_answer_is_looked_for_before_another_is_made() {
     let mut world = World::new(spec(1, 1, None));
     let effects = world.answer(1, &[]);
