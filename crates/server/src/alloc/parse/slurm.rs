@@ -44,6 +44,9 @@ fn text_of<'a>(record: &'a str, key: &str) -> Option<&'a str> {
     Some(text[..end].trim_end())
 }
 
+/// Reasons of waiting jobs that do not explain why a job ended.
+const WAIT_REASONS: [&str; 3] = ["Resources", "Priority", "BeginTime"];
+
 /// Parses `JobId=12 JobName=… JobState=RUNNING Reason=None …`, possibly for several tasks of one
 /// job.
 pub(super) fn report(system: &SystemSpec, text: &str, jobs: &[Question<'_>]) -> Vec<Report> {
@@ -68,7 +71,10 @@ pub(super) fn report(system: &SystemSpec, text: &str, jobs: &[Question<'_>]) -> 
                 format!("there is no JobState of {id} in the answer").into(),
             );
         };
-        let reason = value(record, "Reason").filter(|reason| reason != "None");
+        // Slurm keeps the reason why a job waited, even if the job was canceled while it waited.
+        let is_stale = |reason: &str| state == "CANCELLED" && WAIT_REASONS.contains(&reason);
+        let reason = value(record, "Reason");
+        let reason = reason.filter(|reason| reason != "None" && !is_stale(reason));
         let exit = value(record, "ExitCode").filter(|exit| exit != "0:0");
         let exit = exit.map(|exit| format!("exit code {}", exit.trim_end_matches(":0")));
         let hint: Vec<String> = [reason, exit].into_iter().flatten().collect();

@@ -181,6 +181,7 @@ fn reads_the_states_of_slurm() {
         ("RUNNING", "None", Report::Running),
         ("COMPLETED", "None", Report::Finished),
         ("CANCELLED", "None", failed("CANCELLED", false)),
+        ("CANCELLED", "Resources", failed("CANCELLED", false)),
         ("NODE_FAIL", "NodeDown", failed("NODE_FAIL: NodeDown", true)),
         (
             "WEIRD",
