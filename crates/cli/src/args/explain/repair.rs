@@ -209,7 +209,8 @@ pub(super) fn guess_value(name: &str, value: &str, words: &[&str]) -> Option<Str
     }
     // For example, `mem 4G` and `x 1,2`.
     let joined = format!("{value}={}", words.get(at + 1)?);
-    if !words[at + 1].starts_with('-') && with(2, &[&joined]) {
+    let is_name = value.starts_with(char::is_alphabetic);
+    if is_name && !words[at + 1].starts_with('-') && with(2, &[&joined]) {
         return Some(format!("it is one word: `{}`", shown(&joined)));
     }
     // For example, `mem=4G,gpus/nvidia=1`.

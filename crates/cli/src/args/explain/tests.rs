@@ -257,7 +257,7 @@ fn values_are_told_by_their_kind() {
         ),
         ("submit --param x 1,2 -- true", "one word: `--param x=1,2`"),
         (
-            "submit --param 1,2 -- true",
+            "submit --param 1,2 true",
             "expected NAME=VALUES, such as `lr=0.1,0.01` or `seed=1-100`\n\nhelp: `--param <NAME=VALUES>`",
         ),
         ("doc --search", "`hq doc --search memory limit`"),
