@@ -9,7 +9,7 @@ use super::run::LifeRow;
 const WHOLE: i64 = 10_000;
 
 /// The usage at the end of a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UsageStep {
     /// The time, in nanoseconds since 1970.
     pub at_ns: i64,

@@ -11,12 +11,13 @@ use crossterm::event::{
 };
 use hq_core::diagnosis::suspect_hosts;
 use hq_protocol::client::{JobSummary, Problem, WorkerInfo};
+use hq_store::reader::UsageStep;
 use hq_store::reader::run::EventRow;
 use ratatui::layout::{Position, Rect};
 use ratatui::widgets::TableState;
 
 use super::history::History;
-use super::model::{JobView, LogKey, LogPart, OutputTail, Sample, TaskPage, TaskRow, TasksWanted};
+use super::model::{JobView, LogKey, LogPart, OutputTail, TaskPage, TaskRow, TasksWanted};
 use super::question::{Action, Question};
 use crate::output::view::{job_state, totals};
 use crate::source::problems::STARVING;
@@ -268,14 +269,14 @@ impl App {
     pub(super) fn on_snapshot(&mut self, snapshot: Snapshot) {
         self.trouble = None;
         if self.replay.is_none() {
-            let counts = snapshot.counts();
-            let (used, total) = snapshot.resource("cpus");
-            let percent = used.unwrap_or(0).saturating_mul(100).checked_div(total);
-            self.history.push(Sample {
+            let (counts, (used, offered)) = (snapshot.counts(), snapshot.resource("cpus"));
+            let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+            self.history.push(UsageStep {
                 at_ns: snapshot.now_ns,
-                running: counts.running,
+                running: signed(counts.running),
                 ended: counts.finished + counts.failed,
-                cpus_percent: percent.unwrap_or(0),
+                used: signed(used.unwrap_or(0)),
+                offered: signed(offered),
             });
         }
         self.snapshot = Some(snapshot);

@@ -79,6 +79,7 @@ impl Topic {
 }
 
 type Moment = (Option<i64>, u32);
+type Question = (Topic, Moment);
 
 fn news(change: impl FnOnce(&mut App) + Send + 'static) -> Option<News> {
     Some(Box::new(change))
@@ -291,9 +292,8 @@ struct Lane<'a> {
     source: Source,
     tx: &'a Sender<News>,
     focus: watch::Receiver<Focus>,
-    /// The answered questions, each with the moment of the answer and the time of the next
-    /// repetition.
-    asked: Vec<(Topic, Moment, Instant)>,
+    /// The answered questions, each with the time of the next repetition.
+    asked: Vec<(Question, Instant)>,
 }
 
 impl Lane<'_> {
@@ -324,15 +324,17 @@ impl Lane<'_> {
 
     /// Sends the questions that are new or due.
     async fn look(&mut self, focus: &Focus) -> CliResult<()> {
-        let is_shown =
-            |topic: &Topic, at| focus.topics.contains(topic) && topic.moment(focus) == at;
-        self.asked.retain(|(topic, at, _)| is_shown(topic, *at));
         let number = self.number;
         let own = |topic: &&Topic| number.is_none_or(|one| one == topic.pace(Duration::ZERO).0);
-        for topic in focus.topics.iter().filter(own) {
-            let start = Instant::now();
-            let known = self.asked.iter().position(|(asked, ..)| asked == topic);
-            if known.is_some_and(|at| start < self.asked[at].2) {
+        let own = focus.topics.iter().filter(own);
+        let wanted: Vec<Question> = own
+            .map(|topic| (topic.clone(), topic.moment(focus)))
+            .collect();
+        self.asked.retain(|(question, _)| wanted.contains(question));
+        for question in wanted {
+            let (start, topic) = (Instant::now(), &question.0);
+            let known = self.asked.iter().position(|(asked, _)| *asked == question);
+            if known.is_some_and(|at| start < self.asked[at].1) {
                 continue;
             }
             let answer = self.source.answer(topic, focus.at_ns);
@@ -347,11 +349,8 @@ impl Lane<'_> {
             {
                 pause = Duration::ZERO;
             }
-            if let Some(at) = known {
-                self.asked.swap_remove(at);
-            }
-            let due = Instant::now() + pause;
-            self.asked.push((topic.clone(), topic.moment(focus), due));
+            known.map(|at| self.asked.swap_remove(at));
+            self.asked.push((question, Instant::now() + pause));
         }
         Ok(())
     }

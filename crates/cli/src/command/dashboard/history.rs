@@ -1,6 +1,6 @@
 //! Measurements over time. Older measurements are thinned out, so that days fit.
 
-use super::model::Sample;
+use hq_store::reader::UsageStep;
 
 const SECOND: i64 = 1_000_000_000;
 /// The maximum number of samples. Above it, every second sample of the older half is dropped.
@@ -8,15 +8,15 @@ const SAMPLES_MAX: usize = 8_192;
 /// The span over which throughput is averaged.
 const RATE_SPAN: i64 = 10 * SECOND;
 
-/// The samples, oldest first.
+/// The samples, oldest first. Each counts the tasks that have ended up to its time.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct History {
-    samples: Vec<Sample>,
+    samples: Vec<UsageStep>,
 }
 
 impl History {
     /// Adds a current sample.
-    pub(super) fn push(&mut self, mut sample: Sample) {
+    pub(super) fn push(&mut self, mut sample: UsageStep) {
         if let Some(last) = self.samples.last() {
             // The count must not decrease when a job is forgotten or another server starts.
             sample.ended = sample.ended.max(last.ended);
@@ -34,8 +34,9 @@ impl History {
         }
     }
 
-    /// Inserts earlier samples, adjusted so that they lead to the first sample that was seen.
-    pub(super) fn prepend(&mut self, steps: &[Sample]) {
+    /// Inserts earlier steps, which count the tasks that ended within them, so that they lead to the
+    /// first sample that was seen.
+    pub(super) fn prepend(&mut self, steps: &[UsageStep]) {
         let first_at = self.first_ns().unwrap_or(i64::MAX);
         let steps = || steps.iter().filter(|step| step.at_ns < first_at);
         let sum: u64 = steps().map(|step| step.ended).sum();
@@ -43,7 +44,7 @@ impl History {
         let mut ended = end.saturating_sub(sum);
         let earlier = steps().map(|step| {
             ended += step.ended;
-            Sample { ended, ..*step }
+            UsageStep { ended, ..*step }
         });
         self.samples.splice(0..0, earlier.collect::<Vec<_>>());
     }
@@ -70,7 +71,9 @@ impl History {
             let last = self.after(end).checked_sub(1).map(|at| self.samples[at]);
             let last = last.unwrap_or_default();
             let ended = self.ended_at(end).saturating_sub(self.ended_at(start));
-            [per_time(ended, width, 1), last.running, last.cpus_percent]
+            let percent = last.used.saturating_mul(100).checked_div(last.offered);
+            let [running, percent] = [last.running, percent.unwrap_or(0)].map(i64::unsigned_abs);
+            [per_time(ended, width, 1), running, percent]
         };
         (0..count).map(column).collect()
     }
@@ -108,12 +111,13 @@ fn per_time(count: u64, ns: i64, scale: u128) -> u64 {
 mod tests {
     use super::*;
 
-    fn sample(second: i64, ended: u64) -> Sample {
-        Sample {
+    fn sample(second: i64, ended: u64) -> UsageStep {
+        UsageStep {
             at_ns: second * SECOND,
             running: 1,
             ended,
-            cpus_percent: 50,
+            used: 1,
+            offered: 2,
         }
     }
 
@@ -136,11 +140,12 @@ mod tests {
     fn the_past_leads_to_what_was_seen_first() {
         let mut history = History::default();
         history.push(sample(100, 70));
-        let step = |at: i64, ended| Sample {
+        let step = |at: i64, ended| UsageStep {
             at_ns: at * SECOND,
             running: 4,
             ended,
-            cpus_percent: 10,
+            used: 1,
+            offered: 10,
         };
         history.prepend(&[step(80, 10), step(90, 20), step(110, 99)]);
         let ended: Vec<u64> = history.samples.iter().map(|sample| sample.ended).collect();
@@ -162,10 +167,10 @@ mod tests {
         let mut history = History::default();
         for number in 0..7 * 86_400 * 2 {
             let at_ns = number * SECOND / 2;
-            history.push(Sample {
+            history.push(UsageStep {
                 at_ns,
                 ended: u64::try_from(number).expect("positive"),
-                ..Sample::default()
+                ..UsageStep::default()
             });
         }
         assert!(history.samples.len() <= SAMPLES_MAX);

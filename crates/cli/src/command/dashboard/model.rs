@@ -114,15 +114,3 @@ pub(super) struct OutputTail {
     pub(super) title: String,
     pub(super) lines: Vec<String>,
 }
-
-/// A measurement at one moment of the past.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Sample {
-    pub(super) at_ns: i64,
-    pub(super) running: u64,
-    /// The number of tasks that ended by themselves up to this time, or during the step that ends
-    /// then.
-    pub(super) ended: u64,
-    /// The share of the cpus that tasks hold, in percent.
-    pub(super) cpus_percent: u64,
-}

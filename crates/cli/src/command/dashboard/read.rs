@@ -10,7 +10,7 @@ use hq_store::reader::{self, UsageStep};
 use serde_json::Value;
 
 use super::filter::TaskFilter;
-use super::model::{Sample, TaskPage, TaskRow, TasksOf, TasksWanted, UsageView};
+use super::model::{TaskPage, TaskRow, TasksOf, TasksWanted, UsageView};
 use crate::client::Client;
 use crate::error::CliResult;
 use crate::failures::error_words;
@@ -193,21 +193,13 @@ pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<Queue>> {
 pub(super) async fn past(
     asked: &mut impl Ask,
     (from_ns, to_ns): (i64, i64),
-) -> CliResult<Vec<Sample>> {
+) -> CliResult<Vec<UsageStep>> {
     let width = ((to_ns - from_ns) / PAST_STEPS).max(1);
     let changes = asked.ask(reader::steps(from_ns, to_ns, width)).await?;
     let workers = asked.ask(run::lives(from_ns, to_ns)).await?;
-    let steps = reader::usage(&changes, &workers, from_ns, width, PAST_STEPS);
-    let sample = |step: &UsageStep| {
-        let percent = (step.used * 100).checked_div(step.offered).unwrap_or(0);
-        Sample {
-            at_ns: step.at_ns,
-            running: u64::try_from(step.running).unwrap_or(0),
-            ended: step.ended,
-            cpus_percent: u64::try_from(percent.clamp(0, 100)).unwrap_or(0),
-        }
-    };
-    Ok(steps.iter().map(sample).collect())
+    Ok(reader::usage(
+        &changes, &workers, from_ns, width, PAST_STEPS,
+    ))
 }
 
 /// Returns the number of tasks of an event: those submitted or dropped.

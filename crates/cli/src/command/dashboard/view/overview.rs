@@ -156,11 +156,9 @@ impl Painter<'_, '_> {
         ];
         let [list, rest] = Layout::vertical(heights).areas(inner);
         self.hits.rows = list;
-        // A screen that has grown may show earlier problems again.
-        let first = self.table.offset().min(texts.len().saturating_sub(height));
-        *self.table.offset_mut() = first;
         let widths = [Constraint::Length(2), Constraint::Fill(1)];
-        self.selectable(list, Table::new(rows, widths).column_spacing(0));
+        let table = Table::new(rows, widths).column_spacing(0);
+        self.selectable(list, table, texts.len().saturating_sub(height));
         let mut lines = match found {
             None => vec![Line::raw("the server has not said yet ...")],
             Some([]) => vec![Line::styled(

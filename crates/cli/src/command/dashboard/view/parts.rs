@@ -217,8 +217,9 @@ impl Painter<'_, '_> {
         area: Rect,
         title: &str,
         list: List<'r, R>,
-        rows: impl IntoIterator<Item = &'r R>,
+        rows: impl IntoIterator<Item = &'r R, IntoIter: ExactSizeIterator>,
     ) {
+        let rows = rows.into_iter();
         let block = self.block(area, title);
         let inner = block.inner(area);
         self.hits.rows = Rect {
@@ -226,13 +227,17 @@ impl Painter<'_, '_> {
             height: inner.height.saturating_sub(1),
             ..inner
         };
-        let table = list.table(rows.into_iter(), seen(&self.table, area));
-        self.selectable(area, table.block(block));
+        let first_max = rows.len().saturating_sub(self.hits.rows.height.into());
+        let table = list.table(rows, seen(&self.table, area));
+        self.selectable(area, table.block(block), first_max);
     }
 
-    /// Draws a table with a highlighted row.
-    pub(super) fn selectable(&mut self, area: Rect, table: Table<'_>) {
+    /// Draws a table with a highlighted row. `first_max` is the first row when the list is scrolled
+    /// to its end.
+    pub(super) fn selectable(&mut self, area: Rect, table: Table<'_>, first_max: usize) {
         let table = table.row_highlight_style(self.theme.highlight());
+        // On a screen that has grown, the last rows stay at the end.
+        *self.table.offset_mut() = self.table.offset().min(first_max);
         // An empty list keeps its selection too.
         self.table.select(Some(self.table.selected().unwrap_or(0)));
         self.frame
