@@ -515,7 +515,7 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
         ),
         "--resource" | "--cpus" => "write amounts as in `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
         "--array" if value.contains('%') => format!(
-            "in Slurm `%` limits the number of running tasks; in hq their cpus limit it: `--array {} --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`",
+            "in Slurm `%` limits the number of running tasks; in hq their cpus limit it: `--array {} --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`; \"Limit running tasks\" in `hq doc resources` limits them on each worker",
             value.split('%').next().unwrap_or("1-100")
         ),
         "--array" if std::path::Path::new(value).is_file() => format!("a task for each line of a file is `--each-line {value}`"),

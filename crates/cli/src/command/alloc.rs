@@ -234,7 +234,7 @@ fn warn_about(args: &QueueArgs) {
 }
 
 /// A time limit below this is rarely intended.
-const SHORT: Duration = Duration::from_secs(120);
+pub(super) const SHORT: Duration = Duration::from_secs(120);
 
 fn queue_spec(
     system: SystemCommand,

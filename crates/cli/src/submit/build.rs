@@ -504,7 +504,8 @@ fn warn_about_files(
         if count > 1 && !has_task_id(path) && !(is_below_cwd && has_task_id(&paths.cwd)) {
             warnings.push(format!(
                 "You have submitted an array job, but the `{name}` path does not contain the task ID placeholder.\n\
-                 Individual tasks might thus overwrite the file. Consider adding `%{{TASK_ID}}` to the `--{name}` value."
+                 Individual tasks might thus overwrite the file. Consider adding `%{{TASK_ID}}` to the `--{name}` value.\n\
+                 Without `--{name}`, `hq job cat JOB {name} > FILE` writes the output of all tasks into one file."
             ));
         }
     }

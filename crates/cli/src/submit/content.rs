@@ -89,7 +89,7 @@ pub(super) fn list_hint(path: &Path) -> Option<String> {
     }
     if name.contains(['*', '?']) {
         return Some(format!(
-            "a task for each of these files is `ls {name} | {rest}`"
+            "a task for each of these files is `ls {name} | hq submit --each-line - -- bash -c 'PROGRAM \"$HQ_ENTRY\"'`, or here on this machine `ls {name} | {rest}`"
         ));
     }
     let is_list = name.contains(',') && !name.contains('/');

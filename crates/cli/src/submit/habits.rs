@@ -193,6 +193,7 @@ const HABITS: &[(Place, &[HabitCheck])] = &[
     (Place::Value, &[value::odd_value]),
     (Place::Script, &[script::encoding]),
     (Place::Script, &[script::late_directive]),
+    (Place::Script, &[script::missing_argument]),
     (Place::Script, &[command::background]),
     (Place::Script, &[variable::foreign, variable::unknown]),
 ];

@@ -40,6 +40,7 @@ pub(super) const OPTIONS: &str = r"
 [job wait, job cancel, job progress, job close, job forget, job info, job resubmit, task list, worker stop, worker drain, worker info]
 --all -a --last: `all` and `last` are words in place of ids: `hq job wait all`, `hq job info last`, `hq worker stop all`
 [job resubmit]
+--cpus --resource --time-limit --time-request --priority --nodes --env --cwd: tasks keep their requests; with others, submit them anew: `hq submit --cpus 2 -- PROGRAM`, and `hq job info JOB` shows the command
 --tasks --task: tasks are chosen by their state: `hq job resubmit JOB --filter failed`
 [config]
 --edit --list --set --get --global: it only shows defaults; they are written in a file, see `hq doc config`

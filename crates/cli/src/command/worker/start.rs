@@ -29,7 +29,9 @@ use crate::args::worker::{
 };
 use crate::client::access_error;
 use crate::command::Context;
+use crate::command::alloc::SHORT;
 use crate::error::{CliError, CliResult};
+use crate::output::format::words;
 use crate::parse::coupling::parse_coupling;
 use crate::parse::resource::CpuDefinition;
 use crate::signals::Warnings;
@@ -68,6 +70,15 @@ pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
     {
         // For this batch system, only the option specifies the time limit.
         other.time_limit = args.time_limit;
+    }
+    if let Some(limit) = args.time_limit
+        && limit < SHORT
+        && std::io::stderr().is_terminal()
+    {
+        tracing::warn!(
+            "The worker ends after {}; a number alone is in seconds: for minutes write `--time-limit 30min`",
+            words(limit)
+        );
     }
     let keeper = split_off_keeper()?;
     tracing::info!("hq {VERSION}");

@@ -230,6 +230,7 @@ fn warnings_follow_the_documented_words() {
     ---
     You have submitted an array job, but the `stdout` path does not contain the task ID placeholder.
     Individual tasks might thus overwrite the file. Consider adding `%{TASK_ID}` to the `--stdout` value.
+    Without `--stdout`, `hq job cat JOB stdout > FILE` writes the output of all tasks into one file.
     ---
     Some environment variables were ignored. Check if you haven't used duplicate keys.
     "

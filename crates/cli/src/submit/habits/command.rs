@@ -303,15 +303,24 @@ pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     })
 }
 
-/// Detects input such as `hq submit --array 1-3 -- echo $HQ_TASK_ID`: this shell has replaced it,
-/// and no argument is left.
+/// Detects input such as `hq submit --array 1-3 -- echo task $HQ_TASK_ID`: this shell has replaced
+/// it, and no argument tells the tasks apart.
 pub(super) fn nothing_to_print(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let own = typed.own_value();
-    let is_one = matches!(name(text.text), "echo" | "printf") && typed.words.len() == 1;
-    (is_one && typed.verb != Verb::File && !typed.front.is_piped).then(|| {
+    let is_word = |word: &str| !word.is_empty() && word.chars().all(char::is_alphanumeric);
+    let mut words = typed.words.iter().skip(1);
+    let is_same = matches!(typed.source, Source::Ids) && words.all(|word| is_word(word));
+    let what = match typed.words.len() {
+        1 => "has no arguments",
+        _ if is_same => "prints the same in each task",
+        _ => return None,
+    };
+    let prints = matches!(name(text.text), "echo" | "printf");
+    (prints && typed.verb != Verb::File && !typed.front.is_piped).then(|| {
         Remark::Note(format!(
-            "`{0}` has no arguments; if you typed `{own}`, this shell expanded it to nothing; with `bash -c '{0} \"{own}\"'` the task expands it",
-            text.text
+            "`{}` {what}; if you typed `{own}`, this shell expanded it to nothing; with `bash -c '{} \"{own}\"'` the task expands it",
+            text.text,
+            typed.words.join(" ")
         ))
     })
 }

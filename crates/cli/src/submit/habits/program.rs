@@ -271,8 +271,12 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     (is_stray && is_followed && no_program(text.text).is_none()).then(|| {
         let program = next.map_or("PROGRAM", |word| word);
         if Path::new(text.text).is_file() {
+            let each = match typed.verb {
+                Verb::Run => format!("hq run --each-line - -- {program} {{}}"),
+                Verb::Submit | Verb::File => format!("hq submit --each-line - -- bash -c '{program} \"$HQ_ENTRY\"'"),
+            };
             return Remark::Note(format!(
-                "`{}` is taken as the program: the shell expanded a pattern to several files, and an option takes one value; `ls PATTERN | hq run --each-line - -- {program} {{}}` runs a task for each",
+                "`{}` is taken as the program: the shell expanded a pattern to several files, and an option takes one value; `ls PATTERN | {each}` runs a task for each",
                 text.text
             ));
         }

@@ -278,6 +278,26 @@ fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
     )
 }
 
+/// Detects input such as `hq submit --array 1-3 -- ./job.sh $HQ_TASK_ID`: this shell has replaced
+/// it, and no argument is left for the script.
+pub(super) fn missing_argument(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+    let script = typed.script.as_ref()?;
+    let reads = ["$1", "${1}"].iter().any(|word| script.code.contains(word));
+    // There, `$1` may be the argument of a function or a column of awk.
+    let is_other = ["()", "function ", "'", "set --"]
+        .iter()
+        .any(|text| script.code.contains(text));
+    let is_last = script.number + 1 == typed.words.len();
+    let is_shell = script.reader == Reader::Shell && typed.verb != Verb::File;
+    (is_shell && reads && is_last && !is_other).then(|| {
+        let own = typed.own_value();
+        Remark::Note(format!(
+            "`{}` reads `$1`, but has no arguments; if you typed `{own}`, this shell expanded it to nothing, but the script can read `{own}` itself",
+            script.word
+        ))
+    })
+}
+
 /// Detects lines of options that hq does not read: `# HQ --array 1-3`, and `#HQ` after the first
 /// command or in a program without `.sh`.
 pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {

@@ -136,6 +136,7 @@ const HABITS: &[(&str, &str)] = &[
     ("run --retry-delay=2:00 --retries 1 -- true", "`--retry-delay 2:00` is 2 min 0 s"),
     ("submit --env 'A B=1' -- true", "has a blank; several variables"),
     ("submit --array 1-3 -- echo", "`echo` has no arguments; if you typed `$HQ_TASK_ID`"),
+    ("submit --array 1-3 -- echo task", "`echo` prints the same in each task; if you typed `$HQ_TASK_ID`"),
     ("run --each-line f -- printf", "if you typed `$HQ_ENTRY`"),
     ("submit -- python3 no-such-file.py", "`no-such-file.py` does not exist in this directory"),
     ("submit -- bash no-such-file.sh", "`no-such-file.sh` does not exist in this directory"),
@@ -266,6 +267,7 @@ const FILES: &[(&str, &str, &str, &str)] = &[
     ("t.py", "i = int(os.environ['SGE_TASK_ID'])\n", "submit --array 1-3 -- python3 @/t.py", "`$SGE_TASK_ID`, which"),
     ("t.R", "i <- Sys.getenv(\"SLURM_ARRAY_TASK_ID\")\n", "submit -- /x/Rscript @/t.R", "a task has `$HQ_TASK_ID`"),
     ("t.sh", "#!/bin/sh\necho $HQ_TASKID\n", "submit @/t.sh", "did you mean `$HQ_TASK_ID`?"),
+    ("t.sh", "#!/bin/sh\necho hello $1\n", "run --array 1-3 @/t.sh", "the script can read `$HQ_TASK_ID` itself"),
     // Files that cannot be started directly.
     ("-sim.py", "print(1)\n", "submit -- @/sim.py 3", "is not executable; put the interpreter in front: `python3 @/sim.py 3`"),
     ("-sim.R", "print(1)\n", "run -- @/sim.R", "refused: "),
@@ -422,7 +424,6 @@ const MEANT: &[&str] = &[
     "submit --cpus all -- make -j64",
     "submit --nodes 2 -- mpirun -np 64 ./x",
     "submit --env HQ_NO_SUCH_VARIABLE= -- /x",
-    "submit --array 1-3 -- echo hi",
     "submit --array 1-3 -- hostname -s",
     "submit --array 1-3 -- /x a_",
     "submit --array 1-3 --cwd 'd%{TASK_ID}' -- gzip f",

@@ -178,7 +178,7 @@ fn directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
 }
 
 /// Detects input such as `--cwd dta`. Workers may have directories that this machine lacks, but
-/// then the parent is usually missing as well.
+/// then the whole path is usually missing.
 fn missing_directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     let path = Path::new(text);
     if text.is_empty() || path.exists() || text.contains(['%', '{', '$', '~']) {
@@ -187,7 +187,8 @@ fn missing_directory(Text { option, text, .. }: Text<'_>) -> Option<String> {
     if let Some(note) = in_root(text) {
         return Some(note);
     }
-    let is_elsewhere = path.is_absolute() && !path.parent().is_some_and(Path::exists);
+    let here = path.ancestors().find(|dir| dir.exists());
+    let is_elsewhere = here == Some(Path::new("/"));
     (option.ends_with("cwd") && !is_elsewhere).then(|| {
         format!("the directory `{text}` does not exist: workers make it, and tasks start in an empty directory")
     })
