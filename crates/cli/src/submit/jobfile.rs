@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::id::JobId;
+use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::sizing::{FirstMemory, LearnSpec, PREDICT_DEFAULT};
@@ -49,7 +49,7 @@ mod yaml;
 
 use file::Tasks;
 pub(crate) use format::{Format, Source};
-use graph::{NumberedTask, TaskGraphError};
+use graph::TaskGraphError;
 use schema::{ArrayTable, CommonTable, TaskKey};
 
 /// The maximum size of a file that is read only to detect a job file.
@@ -99,7 +99,7 @@ pub(crate) fn parse(
     destination: Destination,
     context: SubmitContext<'_>,
 ) -> CliResult<PreparedSubmit> {
-    let file = source
+    let mut file = source
         .read()
         .map_err(|misread| diagnostic::misread(source, misread))?;
     let target = match destination.attach {
@@ -133,9 +133,9 @@ pub(crate) fn parse(
                 let span = source.place_of(count, &mistake);
                 diagnostic::mistake(source, &mistake, span)
             };
-            let numbered = graph::number(&file.task, destination.attach).map_err(wrong)?;
+            let ids = graph::number(&mut file.task.list, destination.attach).map_err(wrong)?;
             let (templates, mut tasks) =
-                build_tasks(file.task, numbered, is_streamed, context, &mut warnings)?;
+                build_tasks(file.task, ids, is_streamed, context, &mut warnings)?;
             add_edges(&templates, &mut tasks, context.submit_dir)?;
             let label = |task: &GraphTask| {
                 let template = templates.get(task.template as usize);
@@ -337,11 +337,11 @@ fn array_ids(
     }
 }
 
-/// Returns distinct templates, and tasks in the order of the file. A named task has its own
-/// template, which contains the name.
+/// Returns templates, and tasks in the order of the file. Unnamed tasks of a kind share a template.
+/// A named task has its own template, which contains the name.
 fn build_tasks(
     tasks: Tasks,
-    numbered: Vec<NumberedTask>,
+    ids: Vec<(TaskId, Vec<TaskId>)>,
     is_streamed: bool,
     context: SubmitContext<'_>,
     warnings: &mut Vec<String>,
@@ -354,27 +354,25 @@ fn build_tasks(
                 "mem = \"auto\" is for the tasks of an [array], which share a command; give a size, and retry_grow",
             ));
         }
-        kinds.push(Arc::new(template));
+        kinds.push((Arc::new(template), None));
     }
     let mut templates: Vec<Arc<TaskTemplate>> = Vec::new();
-    // Two different texts may describe equal templates.
-    let mut known: HashMap<Arc<TaskTemplate>, u32> = HashMap::new();
-    let mut list = Vec::with_capacity(numbered.len());
-    for (task, NumberedTask { id, name, deps }) in tasks.list.into_iter().zip(numbered) {
-        let kind = Arc::clone(&kinds[task.kind]);
-        let kind = match name {
-            None => kind,
-            Some(name) => Arc::new(TaskTemplate {
+    let mut add = |template| {
+        templates.push(template);
+        u32::try_from(templates.len() - 1).unwrap_or(u32::MAX)
+    };
+    let list = tasks.list.into_iter().zip(ids).map(|(task, (id, deps))| {
+        let (kind, shared) = &mut kinds[task.kind];
+        let template = match task.id {
+            Some(TaskKey::Name(name)) => add(Arc::new(TaskTemplate {
                 name: Some(name),
-                ..TaskTemplate::clone(&kind)
-            }),
+                ..TaskTemplate::clone(kind)
+            })),
+            Some(TaskKey::Number(_)) | None => *shared.get_or_insert_with(|| add(Arc::clone(kind))),
         };
-        let template = *known.entry(kind).or_insert_with_key(|template| {
-            templates.push(Arc::clone(template));
-            u32::try_from(templates.len() - 1).unwrap_or(u32::MAX)
-        });
-        list.push(GraphTask { id, template, deps });
-    }
+        GraphTask { id, template, deps }
+    });
+    let list = list.collect();
     Ok((templates, list))
 }
 

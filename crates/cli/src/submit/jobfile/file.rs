@@ -29,25 +29,14 @@ pub(super) struct Tasks {
     pub(super) list: Vec<ListedTask>,
     /// The data that tasks have in common.
     pub(super) kinds: IndexSet<CommonTable>,
-    /// The names of tasks, from `id` or only from `deps`.
-    pub(super) names: IndexSet<Box<str>>,
 }
 
 /// The data that a task does not share.
 pub(super) struct ListedTask {
-    pub(super) id: Option<TaskRef>,
-    pub(super) deps: Vec<TaskRef>,
+    pub(super) id: Option<TaskKey>,
+    pub(super) deps: Vec<TaskKey>,
     /// The index of its other data among the kinds.
     pub(super) kind: usize,
-}
-
-/// A [`TaskKey`] with an index into the names of the file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TaskRef {
-    /// The id of the task.
-    Number(u32),
-    /// The index of its name.
-    Name(usize),
 }
 
 impl Tasks {
@@ -59,29 +48,12 @@ impl Tasks {
         self.list.reserve_exact(count);
     }
 
-    /// Returns the key as it is written in the file.
-    pub(super) fn key(&self, task: TaskRef) -> TaskKey {
-        match task {
-            TaskRef::Number(number) => TaskKey::Number(number),
-            TaskRef::Name(index) => {
-                let name = self.names.get_index(index).cloned();
-                TaskKey::Name(name.unwrap_or_default())
-            }
-        }
-    }
-
-    fn intern(&mut self, key: TaskKey) -> TaskRef {
-        match key {
-            TaskKey::Number(number) => TaskRef::Number(number),
-            TaskKey::Name(name) => TaskRef::Name(self.names.insert_full(name).0),
-        }
-    }
-
     fn push(&mut self, table: TaskTable) {
-        let id = table.id.map(|id| self.intern(id));
-        let deps = table.deps.into_iter();
-        let deps = deps.map(|dep| self.intern(dep)).collect();
-        let (kind, _) = self.kinds.insert_full(table.common);
+        let TaskTable { id, deps, common } = table;
+        let previous = self.list.last().map(|task| task.kind);
+        let kind = previous
+            .filter(|kind| self.kinds[*kind] == common)
+            .unwrap_or_else(|| self.kinds.insert_full(common).0);
         self.list.push(ListedTask { id, deps, kind });
     }
 
@@ -89,22 +61,10 @@ impl Tasks {
     pub(super) fn append(&mut self, later: Self) {
         let kinds = later.kinds.into_iter();
         let kinds: Vec<usize> = kinds.map(|kind| self.kinds.insert_full(kind).0).collect();
-        let names = later.names.into_iter();
-        let names: Vec<usize> = names.map(|name| self.names.insert_full(name).0).collect();
-        let moved = |task: TaskRef| match task {
-            TaskRef::Number(_) => task,
-            TaskRef::Name(index) => TaskRef::Name(names[index]),
-        };
         let list = later.list.into_iter();
-        self.list.extend(list.map(|mut task| {
-            for dep in &mut task.deps {
-                *dep = moved(*dep);
-            }
-            ListedTask {
-                id: task.id.map(moved),
-                deps: task.deps,
-                kind: kinds[task.kind],
-            }
+        self.list.extend(list.map(|task| ListedTask {
+            kind: kinds[task.kind],
+            ..task
         }));
     }
 }

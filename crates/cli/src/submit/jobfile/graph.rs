@@ -2,8 +2,9 @@
 
 use hq_core::id::TaskId;
 use hq_core::template::GraphTask;
+use indexmap::IndexMap;
 
-use super::file::{TaskRef, Tasks};
+use super::file::ListedTask;
 use super::schema::TaskKey;
 use crate::text::closest;
 
@@ -96,71 +97,59 @@ fn invalid_dependency(id: &TaskKey) -> String {
     format!("Task {id} is part of dependency cycle or has an invalid dependencies")
 }
 
-/// A task whose id and dependencies are numbers.
-pub(super) struct NumberedTask {
-    pub(super) id: TaskId,
-    pub(super) name: Option<Box<str>>,
-    pub(super) deps: Vec<TaskId>,
-}
-
-/// Replaces names with ids. An `open_job` may contain further tasks, but names only exist in the
-/// file.
+/// Returns the ids of the tasks and of their dependencies, which are taken from `tasks`. An
+/// `open_job` may contain further tasks, but names only exist in the file.
 pub(super) fn number(
-    tasks: &Tasks,
+    tasks: &mut [ListedTask],
     open_job: Option<u32>,
-) -> Result<Vec<NumberedTask>, TaskGraphError> {
-    let explicit = tasks.list.iter().map(|task| match task.id {
-        Some(TaskRef::Number(id)) => Some(id),
-        Some(TaskRef::Name(_)) | None => None,
+) -> Result<Vec<(TaskId, Vec<TaskId>)>, TaskGraphError> {
+    let explicit = tasks.iter().map(|task| match task.id {
+        Some(TaskKey::Number(id)) => Some(id),
+        Some(TaskKey::Name(_)) | None => None,
     });
     let ids = assign_ids(explicit)?;
-    let mut named = vec![None; tasks.names.len()];
-    for (at, (task, id)) in tasks.list.iter().zip(&ids).enumerate() {
-        if let Some(TaskRef::Name(name)) = task.id
-            && named[name].replace(TaskId(*id)).is_some()
+    let mut named = IndexMap::new();
+    for (at, (task, id)) in tasks.iter().zip(&ids).enumerate() {
+        if let Some(TaskKey::Name(name)) = &task.id
+            && named.insert(name.clone(), TaskId(*id)).is_some()
         {
-            let id = tasks.key(TaskRef::Name(name));
+            let id = TaskKey::Name(name.clone());
             return Err(TaskGraphError::Twice { task: at, id });
         }
     }
-    let numbered = tasks.list.iter().zip(ids).enumerate();
+    let numbered = tasks.iter_mut().zip(ids).enumerate();
     let numbered = numbered.map(|(at, (task, id))| {
-        let dep_id = |dep: &TaskRef| match *dep {
-            TaskRef::Number(number) => Ok(TaskId(number)),
-            TaskRef::Name(name) => named[name].ok_or_else(|| TaskGraphError::Unknown {
-                task: at,
-                id: tasks.key(task.id.unwrap_or(TaskRef::Number(id))),
-                dep: tasks.key(*dep),
-                help: meant(tasks, (&named, TaskId(id)), name, open_job),
-            }),
+        let dep_id = |dep| match dep {
+            TaskKey::Number(number) => Ok(TaskId(number)),
+            TaskKey::Name(name) => {
+                let found = named.get(&name).copied();
+                found.ok_or_else(|| TaskGraphError::Unknown {
+                    task: at,
+                    id: task.id.clone().unwrap_or(TaskKey::Number(id)),
+                    help: meant(&named, TaskId(id), &name, open_job),
+                    dep: TaskKey::Name(name),
+                })
+            }
         };
-        let mut deps: Vec<TaskId> = task.deps.iter().map(dep_id).collect::<Result<_, _>>()?;
+        let deps = std::mem::take(&mut task.deps).into_iter();
+        let mut deps: Vec<TaskId> = deps.map(dep_id).collect::<Result<_, _>>()?;
         deps.sort_unstable();
         deps.dedup();
-        let name = match task.id {
-            Some(TaskRef::Name(name)) => tasks.names.get_index(name).cloned(),
-            Some(TaskRef::Number(_)) | None => None,
-        };
-        Ok(NumberedTask {
-            id: TaskId(id),
-            name,
-            deps,
-        })
+        Ok((TaskId(id), deps))
     });
     numbered.collect()
 }
 
 /// Returns advice for a name that no task has.
 fn meant(
-    tasks: &Tasks,
-    (named, own): (&[Option<TaskId>], TaskId),
-    unknown: usize,
+    named: &IndexMap<Box<str>, TaskId>,
+    own: TaskId,
+    unknown: &str,
     open_job: Option<u32>,
 ) -> Option<String> {
-    let known = tasks.names.iter().zip(named);
-    let known = known.filter(|(_, id)| id.is_some_and(|id| id != own));
+    let known = named.iter().filter(|(_, id)| **id != own);
     let known: Vec<&str> = known.map(|(name, _)| &**name).collect();
-    let near = closest(tasks.names.get_index(unknown)?, known.iter().copied());
+    let near = closest(unknown, known.iter().copied());
     match (near, open_job) {
         (Some(near), _) => Some(format!("did you mean `{near}`?")),
         (None, Some(job)) => Some(format!(

@@ -98,8 +98,7 @@ pub(super) fn header_positions(content: &str) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file::{ListedTask, TaskRef};
-    use super::super::schema::TaskKey;
+    use super::super::file::ListedTask;
     use super::*;
 
     const TASK_COUNT: usize = 2 * TASKS_PER_PART + 1;
@@ -136,14 +135,9 @@ mod tests {
                 assert_eq!(file.stream, whole.stream);
                 let tasks = |file: FileTable| {
                     let tasks = &file.task;
-                    let key = |task: TaskRef| tasks.key(task);
                     let words = |task: &ListedTask| {
-                        let deps: Vec<TaskKey> = task.deps.iter().copied().map(key).collect();
-                        (
-                            task.id.map(key),
-                            deps,
-                            tasks.kinds[task.kind].command.0.clone(),
-                        )
+                        let command = &tasks.kinds[task.kind].command;
+                        (task.id.clone(), task.deps.clone(), command.0.clone())
                     };
                     tasks.list.iter().map(words).collect::<Vec<_>>()
                 };
