@@ -328,7 +328,7 @@ fn kept(state: &ServerState, class: &Class, worker: &Worker, key: QueueKey) -> O
         if is_urgent {
             "is more urgent"
         } else {
-            "has waited longer"
+            "needs more of them"
         },
     );
     Some(format!(
