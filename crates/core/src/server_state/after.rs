@@ -94,6 +94,11 @@ impl ServerState {
 
     /// Returns whether `job` is `other` or waits for it, directly or indirectly.
     fn waits_for(&self, job: JobId, other: JobId) -> bool {
+        // No job waits for a new job. Without this check, each job that is added to a long chain
+        // would examine all of it.
+        if job != other && !self.jobs.is_followed(other) {
+            return false;
+        }
         let mut seen = BTreeSet::from([job]);
         let mut stack = vec![job];
         while let Some(next) = stack.pop() {
