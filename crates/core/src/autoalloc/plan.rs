@@ -67,9 +67,9 @@ impl AutoallocState {
                     Some(nodes)
                         if !answer.wants_workers() && queue.may_probe(now.mono, &answer) =>
                     {
-                        [nodes].into()
+                        sizes(queue, &[nodes], 0)
                     }
-                    Some(_) | None => sizes(queue, &answer),
+                    Some(_) | None => sizes(queue, &answer.gangs, answer.workers),
                 };
             }
             queue.demand = Some(answer);
@@ -88,21 +88,20 @@ fn why_useless(text: String, answer: &QueueDemand) -> String {
 
 /// Returns the sizes of the allocations: first one for each multi-node task, then packed ones for
 /// single workers.
-fn sizes(queue: &Queue, demand: &QueueDemand) -> VecDeque<u32> {
+fn sizes(queue: &Queue, gangs: &[u32], mut workers: u32) -> VecDeque<u32> {
     let spec = queue.spec();
     let mut places = spec.backlog.saturating_sub(queue.waiting());
     let alive = queue.workers_alive();
     let max = spec.max_worker_count.unwrap_or(u32::MAX);
     let mut room = max.saturating_sub(alive);
     let mut sizes = VecDeque::new();
-    for nodes in &demand.gangs {
+    for nodes in gangs {
         if places > 0 && *nodes <= room && *nodes <= spec.max_workers_per_alloc {
             sizes.push_back(*nodes);
             places -= 1;
             room -= *nodes;
         }
     }
-    let mut workers = demand.workers;
     while workers > 0 && places > 0 && room > 0 {
         let size = workers.min(spec.max_workers_per_alloc).min(room);
         sizes.push_back(size);

@@ -373,6 +373,7 @@ impl<'a> Plan<'a> {
     /// Notes that a task does not fit, and whether it would fit on workers of the assumed kind.
     fn note_larger(&mut self, variant: &VariantDemand) {
         if self.may_request
+            && variant.n_nodes <= self.query.nodes_max
             && has_time(variant, &self.query.assumed)
             && fitting(variant, &self.assumed, &self.assumed) > 0
         {
@@ -651,6 +652,14 @@ mod tests {
         small.assumed.resources.clear();
         let answers = ask(&[(16, 0, 0, 1)], &[query(Some(64), &[], 9), small]);
         assert_eq!((&answers[1].unfit, answers[1].larger), (&None, None));
+    }
+
+    #[test]
+    fn no_larger_worker_is_tried_for_a_task_with_too_many_nodes() {
+        let mut query = query(Some(4), &[], 9);
+        query.kinds[0].time_limit = Duration::from_secs(60);
+        let larger = |nodes| ask(&[(0, nodes, 600, 1)], std::slice::from_ref(&query))[0].larger;
+        assert_eq!((larger(4), larger(5)), (Some(4), None));
     }
 
     #[test]
