@@ -49,8 +49,8 @@ pub(crate) struct Options {
     /// How long the connections are there, in seconds.
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    /// Try this right instead: none, that of the key of workers or of clients, or of a token that reads or submits; with commas
-    /// one after the other.
+    /// Try this right instead: that of a stranger, of the key of workers or of clients, or of a token that reads or submits; with
+    /// commas one after the other.
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     right: Vec<Right>,
 }

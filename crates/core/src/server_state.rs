@@ -425,8 +425,8 @@ impl ServerState {
         self.dispatcher.ready().len()
     }
 
-    /// Returns the job for which a worker keeps resources that a task of this queue could use now,
-    /// and whether that job is more urgent.
+    /// Returns the job that a worker keeps free resources for, although a task of this queue could
+    /// use them now, and whether that job is more urgent.
     #[must_use]
     pub fn kept_for(
         &self,
@@ -438,13 +438,16 @@ impl ServerState {
             .map(|(other, _)| other)
             .chain(worker.reserved_for());
         let other = requests.filter(|other| *other != key).min()?;
+        let may_keep = other.priority <= key.priority && worker.accepts_work();
         // Without room for the task, the tasks that run there are in its way.
-        let is_kept = other.priority <= key.priority && WorkerPlan::new(worker).has_free(demand);
+        if !may_keep || !WorkerPlan::new(worker).has_free(demand) {
+            return None;
+        }
         let mut sent = worker.assigned().iter();
         let sent = sent.find(|(_, task)| task.key == other && !task.placed);
         let job = sent.map(|(task, _)| task.job);
         let job = job.or_else(|| self.dispatcher.ready().first_job(other))?;
-        (is_kept && worker.accepts_work()).then_some((job, other.priority < key.priority))
+        Some((job, other.priority < key.priority))
     }
 
     fn on_command(

@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::tidy::workspace_root;
 use system::{PROFILES, Profile};
 
-/// Run the tests of processes and those of the whole program as on an old kernel, whose missing
+/// Run the tests of processes and of the whole program as on an old kernel, whose missing
 /// system calls are disabled; needs root.
 #[derive(Args)]
 pub(crate) struct Options {

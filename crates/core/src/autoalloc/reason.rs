@@ -39,10 +39,10 @@ pub enum Reason {
     BackOff {
         /// The remaining pause.
         left: Duration,
-        /// What the batch system said.
+        /// The answer of the batch system.
         why: String,
-        /// Whether it is a failure. A limit for submitted jobs that the queue's own allocations
-        /// fill is none.
+        /// Whether the queue is failing. It is not while it has allocations and the batch system
+        /// only accepts no request.
         is_failure: bool,
     },
     /// The queue is new.
@@ -79,7 +79,7 @@ pub enum ReasonKind {
     PausedByAllocations,
     /// It is unknown whether a submission succeeded.
     Unsure,
-    /// Enough allocations wait in the batch system, or it accepts no more for now.
+    /// Enough allocations wait in the batch system, or it accepts no request now.
     Backlog,
     /// The worker limit has been reached.
     WorkerCount,
@@ -245,7 +245,7 @@ impl fmt::Display for Reason {
             } => {
                 let cause = match is_failure {
                     true => "after a failure",
-                    false => "the batch system accepts no more for now",
+                    false => "the batch system accepts no request now",
                 };
                 let left = left.as_secs();
                 write!(f, "next attempt in {left} s, {cause}: {}", Line(why))

@@ -6,6 +6,7 @@
 //! is counted twice. Takes O(classes × hypothetical workers) time, independent of the number of
 //! tasks.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::resource::amount::Amount;
 
 /// The maximum number of hypothetical workers per queue and answer. The next answer adds more.
 const IMAGINED_MAX: u32 = 4_096;
-/// The maximum number of hypothetical workers examined for all queues of an answer, which takes a
-/// few milliseconds. Beyond a queue's share of it, only the newest ones are examined.
+/// The maximum number of hypothetical workers examined for an answer, for all queues together, which
+/// takes a few milliseconds. Beyond this number, only the newest ones are examined.
 const LOOKS_MAX: usize = 262_144;
 const NEWEST: usize = 8;
 /// The number of tasks that fit on a worker if no resource limits it.
@@ -156,8 +157,8 @@ pub fn demand(
     queries: &[QueueQuery],
 ) -> Vec<QueueDemand> {
     let total = waiting.iter().map(|(_, count)| count).sum();
-    let looks = LOOKS_MAX / queries.len().max(1);
-    let plan = |query| Plan::new(query, classes, looks);
+    let looks_left = Cell::new(LOOKS_MAX);
+    let plan = |query| Plan::new(query, classes, &looks_left);
     let mut plans: Vec<Plan<'_>> = queries.iter().map(plan).collect();
     for (id, count) in waiting {
         let Some(class) = classes.get(*id) else {
@@ -202,14 +203,14 @@ struct Plan<'a> {
     /// Whether tasks may use more workers than those on their way.
     may_request: bool,
     workers: Vec<HypotheticalWorker>,
-    looks_left: usize,
+    looks_left: &'a Cell<usize>,
     gangs: Vec<u32>,
     covered: bool,
     unfit: Option<Unfit>,
 }
 
 impl<'a> Plan<'a> {
-    fn new(query: &'a QueueQuery, classes: &'a Classes, looks_left: usize) -> Self {
+    fn new(query: &'a QueueQuery, classes: &'a Classes, looks_left: &'a Cell<usize>) -> Self {
         let offers = |kind: &WorkerKind| {
             let offer = |name: &str| match kind.resources.get(name) {
                 Some(units) => Some(*units),
@@ -320,7 +321,7 @@ impl<'a> Plan<'a> {
             return left;
         };
         // If there are very many hypothetical workers, usually only the newest have room.
-        let first = if self.looks_left == 0 {
+        let first = if self.looks_left.get() == 0 {
             self.workers.len().saturating_sub(NEWEST)
         } else {
             0
@@ -330,7 +331,7 @@ impl<'a> Plan<'a> {
             if left == 0 {
                 return 0;
             }
-            self.looks_left = self.looks_left.saturating_sub(1);
+            self.looks_left.set(self.looks_left.get().saturating_sub(1));
             if !kinds.contains(&worker.kind) {
                 continue;
             }

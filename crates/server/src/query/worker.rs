@@ -203,8 +203,12 @@ pub(super) fn explain(
     let start_overdue =
         holder.and_then(|id| start_overdue(state.workers().get(&id)?, job.id, task, view.now.mono));
     let is_queued = phase == Some(Phase::Queued) && waiting_dep_count == 0;
-    let keys = (ready_key, key.filter(|_| is_ready || is_queued));
-    let workers = explain_workers(view, class, chosen, (keys, sent_to));
+    let place = TaskPlace {
+        ready_key,
+        waiting_key: key.filter(|_| is_ready || is_queued),
+        sent_to,
+    };
+    let workers = explain_workers(view, class, chosen, place);
     Ok(client::Explanation {
         job: job.id.as_u32(),
         task: task.as_u32(),
@@ -224,22 +228,34 @@ pub(super) fn explain(
     })
 }
 
-/// Returns the rows of [`explain`]. One of the workers may already have the task.
+/// Where a task is that has not started.
+#[derive(Clone, Copy)]
+struct TaskPlace {
+    /// Its queue, if it is ready.
+    ready_key: Option<QueueKey>,
+    /// Its queue, if it is ready or waits on a worker.
+    waiting_key: Option<QueueKey>,
+    /// The worker that has it.
+    sent_to: Option<u32>,
+}
+
+/// Returns the rows of [`explain`].
 fn explain_workers(
     view: &View<'_>,
     class: &Class,
     (after, most, until_able): (WorkerId, usize, bool),
-    ((ready_key, waiting_key), sent_to): ((Option<QueueKey>, Option<QueueKey>), Option<u32>),
+    place: TaskPlace,
 ) -> Vec<client::WorkerExplanation> {
     let groups = Groups::of(view.state.workers().values());
     let behind = (Bound::Excluded(after), Bound::Unbounded);
     let mut workers = Vec::new();
     for (_, worker) in view.state.workers().range(behind).take(most) {
-        let is_sent = sent_to == Some(worker.id.as_u32());
-        let waiting_key = waiting_key.filter(|_| is_sent || sent_to.is_none());
+        let is_sent = place.sent_to == Some(worker.id.as_u32());
+        let is_possible = is_sent || place.sent_to.is_none();
+        let waiting_key = place.waiting_key.filter(|_| is_possible);
         workers.push(client::WorkerExplanation {
             kept: waiting_key.and_then(|key| kept(view.state, class, worker, key)),
-            ..explain_worker(view, class, worker, (ready_key, &groups), is_sent)
+            ..explain_worker(view, class, worker, (place.ready_key, &groups), is_sent)
         });
         if until_able && workers.last().is_some_and(could_run) {
             break;
@@ -319,7 +335,7 @@ fn explain_worker(
     }
 }
 
-/// Describes the job for which a worker keeps resources that a task of this queue could use now.
+/// Names the job that gets free resources of a worker before a task of this queue.
 fn kept(state: &ServerState, class: &Class, worker: &Worker, key: QueueKey) -> Option<String> {
     let mut demands = class.variants.iter();
     let (job, is_urgent) = demands.find_map(|demand| state.kept_for((key, demand), worker))?;

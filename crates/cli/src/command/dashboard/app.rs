@@ -195,7 +195,7 @@ pub(super) struct App {
     pub(super) acted: u32,
     /// Why the last action was not done.
     pub(super) failure: Option<String>,
-    /// The output whose file is to be copied into the clipboard.
+    /// The output whose path the user wants in the clipboard.
     path: Option<LogKey>,
     /// The text for the clipboard of the terminal.
     pub(super) copied: Option<String>,

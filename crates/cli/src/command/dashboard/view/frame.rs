@@ -125,7 +125,7 @@ impl Painter<'_, '_> {
         }
     }
 
-    /// Returns the keys of the view. A star marks those that are useless in a journal.
+    /// Returns the keys of the view. A star marks keys that are useless in a journal.
     fn keys(&self) -> &'static str {
         match self.app.place() {
             _ if self.app.log.is_some() => {
