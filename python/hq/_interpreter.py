@@ -597,7 +597,7 @@ def own_dir(path: str) -> None:
         os.chmod(path, 0o700)
 
 
-def own_file(path: "str | bytes", flags: int = os.O_RDONLY) -> io.BufferedIOBase:
+def own_file(path: "str | bytes", flags: int = os.O_RDONLY) -> "io.BufferedReader | io.BufferedWriter":
     """Opens a file that only this user can read. Others may be able to write to directories above it: no link is followed,
     and a file of another user is refused, because values in it are unpickled."""
     number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
