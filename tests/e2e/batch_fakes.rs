@@ -183,7 +183,10 @@ fn a_requeued_allocation_is_still_ours() {
     wait_state(&env, "queued");
     env.hq(&["server", "stop"]).ok();
     env.wait_exit("server");
-    assert_eq!(calls(&env, "scancel"), ["scancel 105"]);
+    let mut canceled = calls(&env, "scancel");
+    // The server repeats a cancellation that it cannot see the effect of.
+    canceled.dedup();
+    assert_eq!(canceled, ["scancel 105"]);
 }
 
 #[test]

@@ -129,10 +129,8 @@ pub struct WorkerState {
     spent: BTreeSet<InstanceKey>,
     mode: Mode,
     on_server_lost: OnServerLost,
-    /// How long to wait for a lost server after the last task has ended, with
-    /// [`OnServerLost::FinishRunning`].
-    server_wait: Duration,
-    /// Whether the worker runs in a batch system job, whose signals also reach the tasks.
+    /// Whether the worker runs in a batch system job. Its signals also reach the tasks, and the
+    /// worker waits for a lost server.
     in_allocation: bool,
     idle_timeout: Option<Duration>,
     idle_since: Option<Time>,
@@ -171,7 +169,6 @@ impl WorkerState {
             spent: BTreeSet::new(),
             mode: Mode::Active,
             on_server_lost: config.on_server_lost,
-            server_wait: Duration::ZERO,
             in_allocation: config.allocation.is_some(),
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
             idle_since: Some(born.mono),
@@ -186,12 +183,6 @@ impl WorkerState {
             may_start: false,
             ignored: Ignored::default(),
         }
-    }
-
-    /// Sets how long to wait for a lost server after the last task has ended, with
-    /// [`OnServerLost::FinishRunning`].
-    pub const fn wait_for_server(&mut self, wait: Duration) {
-        self.server_wait = wait;
     }
 
     /// Handles one input and appends the resulting effects.

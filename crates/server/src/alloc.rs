@@ -14,9 +14,8 @@ mod record;
 mod script;
 mod work;
 
-use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::autoalloc::Limits;
@@ -31,8 +30,6 @@ use crate::core_handle::CoreHandle;
 
 /// The maximum number of queued requests.
 const REQUEST_QUEUE_LEN: usize = 64;
-/// How long a worker in one of our allocations waits for a lost server when it has no tasks left.
-const SERVER_WAIT: Duration = Duration::from_secs(120);
 /// How long a server that is shutting down may spend canceling its allocations.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -101,26 +98,6 @@ pub(crate) fn news() -> (DemandNotifier, NewsReceiver) {
     )
 }
 
-/// The ids of batch jobs that contain, or may come to contain, this server's own workers.
-#[derive(Clone, Default)]
-pub(crate) struct OwnJobs(Arc<Mutex<BTreeSet<Box<str>>>>);
-
-impl OwnJobs {
-    /// Returns how long this worker waits for a lost server after its tasks have ended. The wait is
-    /// zero in a batch job that this server did not submit, because only the user may end that job.
-    pub(crate) fn server_wait(&self, config: &WorkerConfig) -> Duration {
-        let is_own = config.allocation.as_ref().is_some_and(|allocation| {
-            let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            jobs.contains(&allocation.id)
-        });
-        if is_own { SERVER_WAIT } else { Duration::ZERO }
-    }
-
-    fn set(&self, jobs: BTreeSet<Box<str>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = jobs;
-    }
-}
-
 enum AllocMessage {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
     /// Stops automatic allocation. Contains whether to keep the allocations, and a channel that
@@ -132,15 +109,9 @@ enum AllocMessage {
 #[derive(Clone)]
 pub(crate) struct AllocHandle {
     asks: mpsc::Sender<AllocMessage>,
-    own: OwnJobs,
 }
 
 impl AllocHandle {
-    /// Returns the batch jobs that this server's workers run in.
-    pub(crate) fn own_jobs(&self) -> OwnJobs {
-        self.own.clone()
-    }
-
     /// Sends a request and returns the reply.
     pub(crate) async fn ask(&self, request: Box<AllocRequest>) -> Reply {
         let (tx, rx) = oneshot::channel();
@@ -177,11 +148,10 @@ pub(crate) fn start(
     stored: Vec<(QueueId, Option<Vec<u8>>)>,
 ) -> AllocHandle {
     let (tx, rx) = mpsc::channel(REQUEST_QUEUE_LEN);
-    let own = OwnJobs::default();
-    let mut driver = driver::Driver::new(core, instance, limits(), own.clone());
+    let mut driver = driver::Driver::new(core, instance, limits());
     driver.restore(stored);
     tokio::spawn(driver.run(rx, news));
-    AllocHandle { asks: tx, own }
+    AllocHandle { asks: tx }
 }
 
 /// Returns the limits that the environment sets.
