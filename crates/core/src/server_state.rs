@@ -248,6 +248,7 @@ impl ServerState {
             // Only watch requests live longer than their first answer.
             Input::RequestGone(request) => self.audience.remove(request),
             Input::WorkerConnected(link, config) => {
+                self.forget_unanswered(ctx, &config);
                 self.on_worker_connected(ctx, link, config);
             }
             Input::WorkerReattached(link, config, reattach) => {

@@ -79,7 +79,7 @@ pub enum ReasonKind {
     PausedByAllocations,
     /// It is unknown whether a submission succeeded.
     Unsure,
-    /// Enough allocations wait in the batch system, or it accepts no request now.
+    /// Enough allocations wait in the batch system, or it accepts no more requests for now.
     Backlog,
     /// The worker limit has been reached.
     WorkerCount,
@@ -245,7 +245,7 @@ impl fmt::Display for Reason {
             } => {
                 let cause = match is_failure {
                     true => "after a failure",
-                    false => "the batch system accepts no request now",
+                    false => "the batch system accepts no more requests for now",
                 };
                 let left = left.as_secs();
                 write!(f, "next attempt in {left} s, {cause}: {}", Line(why))

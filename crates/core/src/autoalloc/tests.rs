@@ -546,7 +546,7 @@ fn a_submit_limit_that_own_allocations_fill_is_no_failure() {
     world.apply(Input::Submitted(second, full()));
     assert_eq!(
         world.reason(),
-        "next attempt in 60 s, the batch system accepts no request now: AssocMaxSubmitJobLimit"
+        "next attempt in 60 s, the batch system accepts no more requests for now: AssocMaxSubmitJobLimit"
     );
     let queue = world.state.queue(QUEUE).expect("exists");
     assert!(!queue.reason(world.now().mono).kind().is_failing());

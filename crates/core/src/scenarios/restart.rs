@@ -61,6 +61,26 @@ fn a_worker_that_is_given_up_holds_nothing_back_any_longer() {
 }
 
 #[test]
+fn a_worker_that_got_no_answer_from_the_killed_server_registers_again_and_runs_the_tasks() {
+    let mut bench = Bench::new();
+    let digest = Some([1; 32]);
+    let unanswered = bench.worker_with(1, |config| config.return_digest = digest);
+    bench.submit(tasks(1));
+    bench.restart();
+    let stranger = bench.worker_with(1, |config| config.return_digest = Some([2; 32]));
+    assert_eq!(bench.has(stranger), [], "the first worker may have it");
+    let again = bench.worker_with(8, |config| config.return_digest = digest);
+    assert_eq!(bench.state.awaited_workers(), 0);
+    assert!(bench.state.workers().get(&unanswered).is_none());
+    assert_eq!(bench.has(stranger).len() + bench.has(again).len(), 1);
+    assert_eq!(
+        bench.instance(TASK),
+        1,
+        "another worker may have shown the hash"
+    );
+}
+
+#[test]
 fn what_is_submitted_after_a_restart_runs_at_once() {
     let mut bench = Bench::new();
     let gone = bench.mortal(1);

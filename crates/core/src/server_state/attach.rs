@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use super::{Ctx, Effect, LinkId, Reattach, ServerState, WorkerCommand};
 use crate::bug;
 use crate::id::{InstanceId, TaskKey, WorkerId};
-use crate::outcome::Outcome;
+use crate::outcome::{LostReason, Outcome};
 use crate::task::Phase;
 use crate::worker_config::WorkerConfig;
 
@@ -101,6 +101,15 @@ impl ServerState {
         self.dispatcher.note_room(id);
         self.dispatcher.note_plans_changed();
         self.dismiss_if_ending(ctx, id);
+    }
+
+    /// Forgets earlier registrations of a worker that registers again. A server that was killed had
+    /// stored them, but had not answered, so the worker received no tasks. Nothing proves that the
+    /// sender is this worker: waiting tasks get later instances.
+    pub(super) fn forget_unanswered(&mut self, ctx: &mut Ctx<'_>, config: &WorkerConfig) {
+        while let Some(unanswered) = self.workers.awaited_with(config.return_digest) {
+            self.lose_worker(ctx, unanswered, LostReason::ConnectionLost);
+        }
     }
 
     /// Returns whether an impostor claims to be a known worker, that is, whether the hash of its

@@ -353,6 +353,16 @@ impl Workers {
         self.awaited.len()
     }
 
+    /// Returns an awaited worker with this hash of its secret.
+    pub(crate) fn awaited_with(&self, digest: Option<[u8; 32]>) -> Option<WorkerId> {
+        let digest = Some(digest?);
+        let has_digest = |id: &&WorkerId| {
+            let worker = self.live.get(id);
+            worker.is_some_and(|worker| worker.config.return_digest == digest)
+        };
+        self.awaited.iter().find(has_digest).copied()
+    }
+
     /// Notes that a worker has reconnected and reported its tasks (`is_heard`), or that it is given
     /// up. Returns whether it was the last expected worker, or `None` if it was not expected.
     pub(crate) fn stop_awaiting(&mut self, id: WorkerId, is_heard: bool) -> Option<bool> {
