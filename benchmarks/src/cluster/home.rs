@@ -146,6 +146,7 @@ pub(super) async fn introduce(reached: Reached, message: ToServer) -> Result<Lin
         server_uid,
         idle_timeout_default,
         reattached,
+        server_wait: _,
     } = FromServer::try_from(answer.context("no answer")?)?
     else {
         bail!("the server does not take the worker");

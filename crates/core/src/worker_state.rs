@@ -129,8 +129,10 @@ pub struct WorkerState {
     spent: BTreeSet<InstanceKey>,
     mode: Mode,
     on_server_lost: OnServerLost,
-    /// Whether the worker runs in a batch system job. Its signals also reach the tasks, and the
-    /// worker waits for a lost server.
+    /// How long to wait for a lost server after the last task has ended, with
+    /// [`OnServerLost::FinishRunning`].
+    server_wait: Duration,
+    /// Whether the worker runs in a batch system job, whose signals also reach the tasks.
     in_allocation: bool,
     idle_timeout: Option<Duration>,
     idle_since: Option<Time>,
@@ -169,6 +171,7 @@ impl WorkerState {
             spent: BTreeSet::new(),
             mode: Mode::Active,
             on_server_lost: config.on_server_lost,
+            server_wait: Duration::ZERO,
             in_allocation: config.allocation.is_some(),
             idle_timeout: config.idle_timeout.or(idle_timeout_default),
             idle_since: Some(born.mono),
@@ -183,6 +186,12 @@ impl WorkerState {
             may_start: false,
             ignored: Ignored::default(),
         }
+    }
+
+    /// Sets how long to wait for a lost server after the last task has ended, with
+    /// [`OnServerLost::FinishRunning`].
+    pub const fn wait_for_server(&mut self, wait: Duration) {
+        self.server_wait = wait;
     }
 
     /// Handles one input and appends the resulting effects.

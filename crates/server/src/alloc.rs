@@ -14,8 +14,9 @@ mod record;
 mod script;
 mod work;
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hq_core::autoalloc::Limits;
@@ -30,6 +31,8 @@ use crate::core_handle::CoreHandle;
 
 /// The maximum number of queued requests.
 const REQUEST_QUEUE_LEN: usize = 64;
+/// How long a worker in one of our allocations waits for a lost server when it has no tasks left.
+const SERVER_WAIT: Duration = Duration::from_secs(120);
 /// How long a server that is shutting down may spend canceling its allocations.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -98,6 +101,28 @@ pub(crate) fn news() -> (DemandNotifier, NewsReceiver) {
     )
 }
 
+/// The ids of batch jobs that contain, or may come to contain, this server's own workers. `None`
+/// stands for a submission whose id is not known yet.
+#[derive(Clone, Default)]
+pub(crate) struct OwnJobs(Arc<Mutex<BTreeSet<Option<Box<str>>>>>);
+
+impl OwnJobs {
+    /// Returns how long this worker waits for a lost server after its tasks have ended. The wait is
+    /// zero in a batch job that this server did not submit, because only the user may end that job.
+    /// A worker may register before the answer to the submission of its job has arrived.
+    pub(crate) fn server_wait(&self, config: &WorkerConfig) -> Duration {
+        let is_own = config.allocation.as_ref().is_some_and(|allocation| {
+            let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            jobs.contains(&None) || jobs.contains(&Some(allocation.id.clone()))
+        });
+        if is_own { SERVER_WAIT } else { Duration::ZERO }
+    }
+
+    fn set(&self, jobs: BTreeSet<Option<Box<str>>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = jobs;
+    }
+}
+
 enum AllocMessage {
     Request(Box<AllocRequest>, oneshot::Sender<Reply>),
     /// Stops automatic allocation. Contains whether to keep the allocations, and a channel that
@@ -109,9 +134,15 @@ enum AllocMessage {
 #[derive(Clone)]
 pub(crate) struct AllocHandle {
     asks: mpsc::Sender<AllocMessage>,
+    own: OwnJobs,
 }
 
 impl AllocHandle {
+    /// Returns the batch jobs that this server's workers run in.
+    pub(crate) fn own_jobs(&self) -> OwnJobs {
+        self.own.clone()
+    }
+
     /// Sends a request and returns the reply.
     pub(crate) async fn ask(&self, request: Box<AllocRequest>) -> Reply {
         let (tx, rx) = oneshot::channel();
@@ -148,10 +179,11 @@ pub(crate) fn start(
     stored: Vec<(QueueId, Option<Vec<u8>>)>,
 ) -> AllocHandle {
     let (tx, rx) = mpsc::channel(REQUEST_QUEUE_LEN);
-    let mut driver = driver::Driver::new(core, instance, limits());
+    let own = OwnJobs::default();
+    let mut driver = driver::Driver::new(core, instance, limits(), own.clone());
     driver.restore(stored);
     tokio::spawn(driver.run(rx, news));
-    AllocHandle { asks: tx }
+    AllocHandle { asks: tx, own }
 }
 
 /// Returns the limits that the environment sets.
@@ -179,4 +211,34 @@ fn variable(name: &str) -> Option<u64> {
 
 fn reply(reply: alloc_reply::Reply) -> Reply {
     Reply::Alloc(client::AllocReply { reply: Some(reply) })
+}
+
+#[cfg(test)]
+mod tests {
+    use hq_core::testing::worker_config;
+    use hq_core::worker_config::{Allocation, BatchSystem};
+
+    use super::*;
+
+    #[test]
+    fn workers_of_own_allocations_wait_for_the_server_also_before_sbatch_has_answered() {
+        let known = || Some("104".into());
+        for (jobs, in_allocation, wait) in [
+            (vec![Some("105".into())], true, SERVER_WAIT),
+            (vec![known(), None], true, SERVER_WAIT),
+            (vec![known()], true, Duration::ZERO),
+            (vec![None], false, Duration::ZERO),
+        ] {
+            let own = OwnJobs::default();
+            own.set(jobs.into_iter().collect());
+            let mut config = worker_config(1);
+            config.allocation = in_allocation.then(|| Allocation {
+                manager: BatchSystem::Slurm,
+                id: "105".into(),
+                cluster: None,
+                time_limit: None,
+            });
+            assert_eq!(own.server_wait(&config), wait);
+        }
+    }
 }

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::alloc::AllocHandle;
+use crate::alloc::{AllocHandle, OwnJobs};
 use crate::answering::Answering;
 use crate::client_link::ClientPlane;
 use crate::clock::Clock;
@@ -449,6 +449,10 @@ fn planes(
         core: parts.core.clone(),
         info: Arc::clone(&parts.info),
         idle_timeout,
+        own_jobs: parts
+            .alloc
+            .as_ref()
+            .map_or_else(OwnJobs::default, AllocHandle::own_jobs),
         values: Arc::clone(&values),
         curves: curves.clone(),
         questions: Arc::clone(&parts.questions),

@@ -510,6 +510,9 @@ pub(crate) struct Link<S> {
     pub(crate) idle_timeout_default: Option<Duration>,
     /// Whether the server recognized this worker.
     pub(crate) reattached: bool,
+    /// How long to wait for the server if it is lost while the worker has no tasks and uses
+    /// `finish-running`.
+    pub(crate) server_wait: Duration,
     /// Our address on the route to the server. `None` if the server is in this process, or if this
     /// is not the first registration.
     pub(crate) ip: Option<IpAddr>,
@@ -541,11 +544,13 @@ where
             server_uid,
             idle_timeout_default,
             reattached,
+            server_wait,
         } => Ok(Link {
             worker,
             server_uid,
             idle_timeout_default,
             reattached,
+            server_wait,
             ip: None,
             reader,
             writer,

@@ -33,9 +33,7 @@ use crate::server_state::{
 use crate::task::TaskState;
 use crate::template::NotifyEvent;
 use crate::time::{Now, Time, Timestamp};
-use crate::worker_config::{
-    Allocation, BatchSystem, OnServerLost, SILENT_PERIODS_MAX, WorkerConfig,
-};
+use crate::worker_config::{OnServerLost, SILENT_PERIODS_MAX, WorkerConfig};
 pub use action::{Action, Course, Step};
 pub use durable::Disk;
 use durable::Durability;
@@ -612,17 +610,8 @@ fn check_frame(command: &WorkerCommand) {
     assert!(bytes <= FRAME_BYTES, "{bytes} bytes for {command:?}");
 }
 
-/// Workers that let their tasks finish without a server run in batch jobs: they wait for the server
-/// afterwards.
 fn config(cpus: u32, policy: OnServerLost) -> WorkerConfig {
-    let batch_job = Allocation {
-        manager: BatchSystem::Slurm,
-        id: "105".into(),
-        cluster: None,
-        time_limit: None,
-    };
     WorkerConfig {
-        allocation: (policy == OnServerLost::FinishRunning).then_some(batch_job),
         heartbeat: HEARTBEAT,
         on_server_lost: policy,
         ..worker_config(cpus)

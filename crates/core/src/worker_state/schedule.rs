@@ -31,10 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// of the server's machine takes less time.
 const SERVERLESS_MAX: Duration = Duration::from_secs(3_600);
 
-/// How long a worker in a batch job waits for a lost server after its last task has ended, with
-/// [`OnServerLost::FinishRunning`]. A server usually restarts in less time.
-const SERVER_WAIT: Duration = Duration::from_secs(120);
-
 /// The resources reserved for blocked tasks in a round.
 #[derive(Debug, Default)]
 struct Round {
@@ -121,14 +117,7 @@ impl WorkerState {
             let lost = self.serverless_since?;
             let since = self.idle_since.unwrap_or(lost).max(lost);
             let is_done = self.running.is_empty() && !self.outbox.has_held();
-            // The server may be restarting. Without the wait, the results of the last tasks would
-            // be lost, and the server would request its allocation again.
-            let wait = if self.in_allocation {
-                SERVER_WAIT
-            } else {
-                Duration::ZERO
-            };
-            return is_done.then_some(since + wait);
+            return is_done.then_some(since + self.server_wait);
         }
         if !self.outbox.is_settled() {
             return None;

@@ -79,6 +79,9 @@ pub enum FromServer {
         idle_timeout_default: Option<Duration>,
         /// Whether the server recognized the worker.
         reattached: bool,
+        /// How long a worker with `finish-running` waits for a lost server after its tasks have
+        /// ended.
+        server_wait: Duration,
     },
     /// Rejects the registration.
     Refused(Box<str>),
@@ -378,6 +381,7 @@ impl TryFrom<worker::ToWorker> for FromServer {
                     server_uid: received("registered.server_uid", registered.server_uid)?,
                     idle_timeout_default: registered.default_idle_timeout_ns.map(duration),
                     reattached: registered.reattached,
+                    server_wait: duration(registered.server_wait_ns),
                 });
             }
             Message::Refused(worker::Refused { reason }) => {

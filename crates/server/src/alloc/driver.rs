@@ -26,7 +26,7 @@ use super::dirs::{self, Dirs};
 use super::hosts::Hosts;
 use super::record::QueueShell;
 use super::work::{self, BatchCommands, QueriedAllocation};
-use super::{AllocMessage, NewsReceiver, WorkerNews, record, reply};
+use super::{AllocMessage, NewsReceiver, OwnJobs, WorkerNews, record, reply};
 use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event};
 
@@ -40,6 +40,7 @@ const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 pub(super) struct Driver {
     state: AutoallocState,
     queues: BTreeMap<QueueId, QueueShell>,
+    own: OwnJobs,
     /// The worker kinds that the core knows.
     offered: Vec<WorkerKind>,
     dirs: Dirs,
@@ -59,10 +60,11 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(core: CoreHandle, instance: &Path, limits: Limits) -> Self {
+    pub(super) fn new(core: CoreHandle, instance: &Path, limits: Limits, own: OwnJobs) -> Self {
         Self {
             state: AutoallocState::new(limits),
             queues: BTreeMap::new(),
+            own,
             offered: Vec::new(),
             dirs: Dirs::new(instance),
             hosts: Hosts::default(),
@@ -95,6 +97,7 @@ impl Driver {
             self.queues.insert(id, restored.shell);
             self.state.restore_queue(self.clock.now(), restored.record);
         }
+        self.note_own();
         for queue in self.state.queues() {
             for allocation in queue.allocations().filter(|a| !a.may_be_alive()) {
                 // The directories are within the limit, so none is removed.
@@ -467,10 +470,20 @@ impl Driver {
                 | Effect::Tell(..) => {}
             }
         }
+        if !changed.is_empty() {
+            self.note_own();
+        }
         changes.extend(changed.into_iter().map(|id| self.stored(id)));
         if !changes.is_empty() {
             self.persist(changes).await;
         }
+    }
+
+    fn note_own(&self) {
+        let allocations = self.state.queues().flat_map(|queue| queue.allocations());
+        let alive = allocations.filter(|allocation| allocation.may_be_alive());
+        self.own
+            .set(alive.map(|a| a.job_id().map(Into::into)).collect());
     }
 
     fn on_event(&mut self, event: &AllocationEvent) {

@@ -102,6 +102,7 @@ fn registered() -> to_worker::Message {
         server_uid,
         default_idle_timeout_ns: Some(1_000_000),
         reattached: false,
+        server_wait_ns: 0,
     })
 }
 

@@ -15,6 +15,8 @@ use crate::worker_state::{
     LaunchTask, LaunchToken, Report, WorkAssignment, WorkTemplate, WorkerState,
 };
 
+/// How long a worker that completes its running tasks waits for its server.
+const SERVER_WAIT: Duration = Duration::from_secs(2);
 /// Patience with tasks that others wait for: so little that it often comes to an end.
 const PATIENCE: Duration = Duration::from_millis(4);
 
@@ -74,6 +76,7 @@ impl Node {
     pub(super) fn new(now: Now, config: WorkerConfig) -> Self {
         let mut state = WorkerState::new(now, &config, None);
         state.limit_patience(PATIENCE);
+        state.wait_for_server(SERVER_WAIT);
         Self {
             state,
             config,

@@ -184,16 +184,6 @@ fn that_does(on_server_lost: OnServerLost, cpus: u32) -> Bench {
     Bench::with(&config, None)
 }
 
-/// A worker with one cpu that completes its running tasks without a server.
-fn that_finishes(is_in_batch_job: bool) -> Bench {
-    let config = WorkerConfig {
-        on_server_lost: OnServerLost::FinishRunning,
-        allocation: is_in_batch_job.then(batch_job),
-        ..worker_config(1)
-    };
-    Bench::with(&config, None)
-}
-
 fn reconnecting(cpus: u32) -> Bench {
     that_does(OnServerLost::Reconnect, cpus)
 }
@@ -202,7 +192,8 @@ fn reconnecting(cpus: u32) -> Bench {
 fn a_worker_that_finishes_what_runs_hands_it_over_to_a_server_that_is_back() {
     let wait = Duration::from_secs(120);
     for ends_before in [false, true] {
-        let mut bench = that_finishes(true);
+        let mut bench = that_does(OnServerLost::FinishRunning, 1);
+        bench.state.wait_for_server(wait);
         let token = tokens(&bench.assign(cpus(1, 0), 0, 2))[0];
         bench.apply(Input::ServerLost);
         assert!(bench.wait(wait * 9).is_empty(), "a task runs");
@@ -220,10 +211,11 @@ fn a_worker_that_finishes_what_runs_hands_it_over_to_a_server_that_is_back() {
 }
 
 #[test]
-fn a_worker_that_finished_what_ran_waits_for_its_server_in_a_batch_job() {
+fn a_worker_that_finished_what_ran_waits_for_its_server_as_long_as_that_said() {
     for (runs, secs) in [(false, 0), (false, 120), (true, 0), (true, 120)] {
         let wait = Duration::from_secs(secs);
-        let mut bench = that_finishes(secs > 0);
+        let mut bench = that_does(OnServerLost::FinishRunning, 1);
+        bench.state.wait_for_server(wait);
         let token = runs.then(|| tokens(&bench.assign(cpus(1, 0), 0, 1))[0]);
         let mut effects = bench.apply(Input::ServerLost);
         if let Some(token) = token {
@@ -530,19 +522,15 @@ fn a_worker_that_was_to_end_with_its_tasks_does_not_keep_the_server_from_ending(
     assert_eq!(exit(&effects), Some(ExitReason::Interrupted));
 }
 
-fn batch_job() -> Allocation {
-    Allocation {
-        manager: BatchSystem::Slurm,
-        id: "105".into(),
-        cluster: None,
-        time_limit: None,
-    }
-}
-
 /// Returns a worker with one cpu in a batch job. The first of its two tasks has just failed.
 fn failed_in_an_allocation() -> Bench {
     let config = WorkerConfig {
-        allocation: Some(batch_job()),
+        allocation: Some(Allocation {
+            manager: BatchSystem::Slurm,
+            id: "105".into(),
+            cluster: None,
+            time_limit: None,
+        }),
         ..worker_config(1)
     };
     let mut bench = Bench::with(&config, None);

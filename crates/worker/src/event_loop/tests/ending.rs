@@ -181,6 +181,7 @@ async fn a_worker_that_is_slow_to_end_sends_heartbeats_meanwhile() {
             worker: WorkerId(1),
             server_uid: "".into(),
             idle_timeout_default: None,
+            server_wait: Duration::ZERO,
             reattached: false,
             ip: None,
             reader,

@@ -132,7 +132,7 @@ impl FakeServer {
             .expect("handshake");
         let (mut reader, mut writer) = connection.split();
         let first: ToServer = reader.next().await.expect("valid").expect("a registration");
-        let Ok(FromWorker::Register(_, reattach)) = FromWorker::try_from(first) else {
+        let Ok(FromWorker::Register(config, reattach)) = FromWorker::try_from(first) else {
             panic!("expected a registration");
         };
         let reattached = reattach.is_some();
@@ -145,6 +145,8 @@ impl FakeServer {
             server_uid: UID.to_string(),
             default_idle_timeout_ns: None,
             reattached,
+            // The server submitted every allocation itself.
+            server_wait_ns: config.allocation.as_ref().map_or(0, |_| 120_000_000_000),
         };
         let answer = to_worker::Message::Registered(registered);
         writer
