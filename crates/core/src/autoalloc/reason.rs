@@ -41,8 +41,8 @@ pub enum Reason {
         left: Duration,
         /// The answer of the batch system.
         why: String,
-        /// Whether the queue is failing. It is not while it has allocations and the batch system
-        /// only accepts no request.
+        /// Whether the queue is failing. It is not failing if it has allocations and the batch
+        /// system merely accepts no more requests.
         is_failure: bool,
     },
     /// The queue is new.

@@ -16,8 +16,8 @@ use crate::resource::amount::Amount;
 
 /// The maximum number of hypothetical workers per queue and answer. The next answer adds more.
 const IMAGINED_MAX: u32 = 4_096;
-/// The maximum number of hypothetical workers examined for an answer, for all queues together, which
-/// takes a few milliseconds. Beyond this number, only the newest ones are examined.
+/// The maximum number of hypothetical workers examined for one answer, across all queues. This takes
+/// a few milliseconds. Beyond this number, only the newest ones of each queue are examined.
 const LOOKS_MAX: usize = 262_144;
 const NEWEST: usize = 8;
 /// The number of tasks that fit on a worker if no resource limits it.

@@ -104,8 +104,8 @@ impl ServerState {
     }
 
     /// Forgets earlier registrations of a worker that registers again. A server that was killed had
-    /// stored them, but had not answered, so the worker received no tasks. Nothing proves that the
-    /// sender is this worker: waiting tasks get later instances.
+    /// stored them, but had not answered, so the worker received no tasks. Because nothing proves
+    /// that the sender is this worker, waiting tasks get later instances.
     pub(super) fn forget_unanswered(&mut self, ctx: &mut Ctx<'_>, config: &WorkerConfig) {
         while let Some(unanswered) = self.workers.awaited_with(config.return_digest) {
             self.lose_worker(ctx, unanswered, LostReason::ConnectionLost);
