@@ -23,6 +23,7 @@
 //! duration. A peer that breaks a rule gets only a short constant code. See `docs/protocol.md`.
 
 mod error;
+mod resolver;
 
 use std::fmt;
 use std::time::Duration;
@@ -34,6 +35,7 @@ use snow::{HandshakeState, StatelessTransportState};
 use crate::generated::hq::handshake::v1 as wire;
 use crate::key::{KEY_LEN, PROVEN_SUITE, SecretKey};
 pub use error::HandshakeError;
+use resolver::Resolver;
 use wire::handshake::Frame;
 use wire::refusal::Code;
 
@@ -465,7 +467,8 @@ fn start_noise(
         } else {
             SHARED_SUITE
         };
-        let builder = snow::Builder::new(suite.parse()?)
+        let resolver = Box::new(Resolver::new(key));
+        let builder = snow::Builder::with_resolver(suite.parse()?, resolver)
             .prologue(&prologue)?
             .psk(0, secret)?;
         match (side, key.server_public(), key.server_private()) {

@@ -12,7 +12,8 @@
 
 use std::fmt;
 
-use snow::params::{DHChoice, HashChoice};
+use curve25519_dalek::montgomery::MontgomeryPoint;
+use snow::params::HashChoice;
 use snow::resolvers::{CryptoResolver as _, DefaultResolver};
 
 /// The size of a key in bytes.
@@ -131,12 +132,8 @@ impl SecretKey {
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         self.server_private().is_none_or(|private| {
-            let Some(mut pair) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) else {
-                return false;
-            };
-            pair.set(private);
-            self.server_public()
-                .is_some_and(|public| public == pair.pubkey())
+            let public = MontgomeryPoint::mul_base_clamped(*private);
+            self.server_public() == Some(public.as_bytes())
         })
     }
 
