@@ -190,6 +190,36 @@ fn a_requeued_allocation_is_still_ours() {
 }
 
 #[test]
+fn the_words_of_the_batch_system_stand_next_to_the_state_and_stay() {
+    let mut env = env_that_runs("JobState=RUNNING", &[], &[]);
+    env.submit(&["--stdout=none", "--stderr=none", "sleep", "100"]);
+    wait_state(&env, "running");
+    let shows = |env: &Env, state: &str, reason: &str| {
+        env.wait_for(reason, || {
+            let all = env.json(&["alloc", "info", "1", "-v"]);
+            let found = (&all[0]["status"], &all[0]["reason"]);
+            (found == (&state.into(), &reason.into()))
+                .then_some(())
+                .ok_or(all.to_string())
+        });
+        env.hq(&["alloc", "info", "1", "-v"]).says(reason);
+    };
+    env.write("state", "JobState=SUSPENDED");
+    shows(&env, "running", "SUSPENDED");
+    let dir = env.json(&["alloc", "info", "1"])[0]["workdir"].clone();
+    let dir = std::path::PathBuf::from(dir.as_str().expect("a path"));
+    std::fs::write(dir.join("stderr"), "Started.\nno module gcc/13\n").expect("it is ours");
+    env.write("state", "JobState=FAILED ExitCode=3:0");
+    let reason = "FAILED: exit code 3; the last line of its stderr: no module gcc/13";
+    shows(&env, "failed", reason);
+    kill_server(&mut env);
+    env.start_server_with(&["--resume"]);
+    shows(&env, "failed", reason);
+    let keys = env.json(&["alloc", "info", "1"]);
+    assert!(keys[0].get("reason").is_none(), "only with -v: {keys}");
+}
+
+#[test]
 fn an_answer_that_cannot_be_read_deletes_nothing() {
     for answer in [
         // Output of an older PBS.

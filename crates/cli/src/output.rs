@@ -163,7 +163,12 @@ pub(crate) trait Output {
     ) -> io::Result<()>;
 
     /// Prints the output of `hq alloc info`.
-    fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()>;
+    fn alloc_info(
+        &self,
+        out: Out<'_>,
+        allocations: &[client::AllocAllocation],
+        is_verbose: bool,
+    ) -> io::Result<()>;
 
     /// Prints the output of `hq token list`.
     fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()>;

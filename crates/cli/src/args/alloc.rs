@@ -247,6 +247,10 @@ pub(crate) struct InfoArgs {
     /// Show only allocations in this state
     #[arg(long, value_enum, value_name = "STATE")]
     pub(crate) filter: Option<AllocationFilter>,
+
+    /// Also show what the batch system said last, or why the allocation ended
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 /// Which allocations are shown.

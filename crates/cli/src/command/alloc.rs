@@ -103,7 +103,7 @@ async fn info(args: &InfoArgs, context: &mut Context) -> CliResult<()> {
     tracing::info!("Queue {} is {state}: {}", args.queue, found.reason);
     Ok(context
         .output
-        .alloc_info(&mut context.out, &found.allocations)?)
+        .alloc_info(&mut context.out, &found.allocations, args.verbose)?)
 }
 
 async fn log(args: &LogArgs, context: &mut Context) -> CliResult<()> {

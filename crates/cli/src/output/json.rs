@@ -200,8 +200,15 @@ impl Output for JsonOutput {
         write_value(out, &queues.collect())
     }
 
-    fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()> {
-        write_value(out, &allocations.iter().map(alloc::allocation).collect())
+    fn alloc_info(
+        &self,
+        out: Out<'_>,
+        allocations: &[client::AllocAllocation],
+        is_verbose: bool,
+    ) -> io::Result<()> {
+        let rows = allocations.iter();
+        let rows = rows.map(|allocation| alloc::allocation(allocation, is_verbose));
+        write_value(out, &rows.collect())
     }
 
     fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()> {

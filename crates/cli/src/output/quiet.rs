@@ -155,6 +155,7 @@ impl Output for QuietOutput {
         &self,
         _out: Out<'_>,
         _allocations: &[client::AllocAllocation],
+        _is_verbose: bool,
     ) -> io::Result<()> {
         Ok(())
     }

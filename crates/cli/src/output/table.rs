@@ -195,8 +195,13 @@ impl Output for TableOutput {
         alloc::write_list(out, self.look, queues, is_verbose)
     }
 
-    fn alloc_info(&self, out: Out<'_>, allocations: &[client::AllocAllocation]) -> io::Result<()> {
-        alloc::write_info(out, self.look, allocations)
+    fn alloc_info(
+        &self,
+        out: Out<'_>,
+        allocations: &[client::AllocAllocation],
+        is_verbose: bool,
+    ) -> io::Result<()> {
+        alloc::write_info(out, self.look, allocations, is_verbose)
     }
 
     fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()> {

@@ -103,6 +103,9 @@ pub struct AllocationRecord {
     pub job: Option<Box<str>>,
     /// The state that users see.
     pub state: AllocationState,
+    /// The batch system's last words about it, or why it ended. Empty if there is nothing to say
+    /// beyond the state.
+    pub reason: Box<str>,
     /// When it was requested.
     pub queued_at: Timestamp,
     /// When it started.
@@ -138,8 +141,6 @@ pub struct Allocation {
     pub(super) is_useless: bool,
     /// When tasks stopped needing it.
     pub(super) unneeded: Option<Time>,
-    /// The last answer of the batch system.
-    pub(super) hint: Box<str>,
     /// Whether it was given up only because the batch system did not answer.
     pub(super) is_doubtful: bool,
     /// Whether it started, or may have started, without a server. In that case its end says nothing
@@ -154,6 +155,7 @@ impl Allocation {
             workers,
             job: None,
             state: AllocationState::Queued,
+            reason: "".into(),
             queued_at: now.wall,
             started_at: None,
             ended_at: None,
@@ -203,7 +205,6 @@ impl Allocation {
             used: false,
             is_useless: false,
             unneeded: None,
-            hint: "".into(),
             is_doubtful: false,
             is_unwatched: false,
         }
@@ -342,6 +343,13 @@ impl Allocation {
         (self.started, self.ending, self.is_doubtful) = (None, None, false);
         (self.seen, self.lost, self.lost_fast) = (0, 0, 0);
         (self.errors, self.missing) = (0, 0);
+    }
+
+    /// Sets the reason that users see next to the state. Returns whether it has changed.
+    pub(super) fn explain(&mut self, reason: &str) -> bool {
+        let has_changed = &*self.record.reason != reason;
+        self.record.reason = reason.into();
+        has_changed
     }
 
     pub(super) fn start(&mut self, now: Now) {

@@ -268,6 +268,11 @@ impl AutoallocState {
             return;
         };
         allocation.polling = None;
+        if let Some(words) = report.words()
+            && allocation.explain(words)
+        {
+            effects.push(Effect::Changed(key.queue));
+        }
         match (allocation.phase, allocation.ending) {
             (Phase::Leaving { failed, .. }, _) => {
                 self.on_report_of_leaving(now, key, failed, &report, effects);
@@ -302,7 +307,7 @@ impl AutoallocState {
         let is_asked = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
         match report {
             // Other users' jobs are not canceled.
-            Report::Finished | Report::Failed { .. } | Report::Foreign(_) => {
+            Report::Finished(_) | Report::Failed { .. } | Report::Foreign(_) => {
                 self.end(now, key, failed, effects);
                 self.note_change(now);
             }
@@ -315,8 +320,8 @@ impl AutoallocState {
             }
             Report::Queued(_)
             | Report::Running
-            | Report::Suspended
-            | Report::Completing
+            | Report::Suspended(_)
+            | Report::Completing(_)
             | Report::Unreadable(_) => {
                 // The batch system answers again.
                 if allocation.is_doubtful {
@@ -348,17 +353,16 @@ impl AutoallocState {
         };
         let is_late = now.mono.since(ending.since) >= ENDING_MAX;
         let grace = match report {
-            Report::Queued(hint) => {
-                allocation.hint = hint;
+            Report::Queued(_) => {
                 allocation.wait_again();
                 effects.push(Effect::Changed(key.queue));
                 return;
             }
-            Report::Suspended => {
+            Report::Suspended(_) => {
                 allocation.ending = None;
                 return;
             }
-            Report::Completing if !is_late => {
+            Report::Completing(_) if !is_late => {
                 allocation.next_poll = now.mono + ENDING_LOOK;
                 return;
             }
@@ -366,13 +370,13 @@ impl AutoallocState {
                 allocation.next_poll = now.mono + SECOND_LOOK;
                 return;
             }
-            Report::Finished | Report::Failed { .. } | Report::Foreign(_) => None,
+            Report::Finished(_) | Report::Failed { .. } | Report::Foreign(_) => None,
             // Its script may keep running after the worker has ended, or the job is about to be
             // requeued.
             Report::Running if !ending.crashed => Some(NEVER),
             // Its job may still exist, and its workers may return.
             Report::Running
-            | Report::Completing
+            | Report::Completing(_)
             | Report::Missing
             | Report::Silent
             | Report::Error(_) => Some(LEAVE_GRACE),
@@ -398,24 +402,23 @@ impl AutoallocState {
             return;
         };
         match report {
-            Report::Queued(hint) => {
+            Report::Queued(_) => {
                 (allocation.missing, allocation.errors) = (0, 0);
                 // From now on, a server observes the allocation.
                 allocation.is_unwatched = false;
-                allocation.hint = hint;
                 if allocation.phase == Phase::Running && allocation.connected.is_empty() {
                     allocation.wait_again();
                     effects.push(Effect::Changed(key.queue));
                 }
             }
-            Report::Running | Report::Suspended | Report::Completing => {
+            Report::Running | Report::Suspended(_) | Report::Completing(_) => {
                 (allocation.missing, allocation.errors) = (0, 0);
                 if allocation.phase == Phase::Queued {
                     allocation.start(now);
                     effects.push(Effect::Changed(key.queue));
                 }
             }
-            Report::Finished => self.on_ended(now, key, None, effects),
+            Report::Finished(_) => self.on_ended(now, key, None, effects),
             Report::Failed { text, may_return } => {
                 self.on_ended(now, key, Some((text, may_return)), effects);
             }
@@ -469,6 +472,7 @@ impl AutoallocState {
         if allocation.errors <= errors_max || !allocation.connected.is_empty() {
             return;
         }
+        allocation.explain(text);
         let job = allocation.job_id().unwrap_or_default();
         let told = format!(
             "Allocation {job} of queue {} is given up: its state could not be learned: {text}",
@@ -497,6 +501,7 @@ impl AutoallocState {
         let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
+        allocation.explain(text);
         let worked = allocation.seen > 0;
         let job = allocation.job_id().unwrap_or_default();
         let told = format!("Allocation {job} of queue {} is gone: {text}", key.queue);
@@ -545,7 +550,13 @@ impl AutoallocState {
     ) {
         let fails_max = self.limits.allocation_fails_max;
         if let Some(queue) = self.queue_mut(key.queue) {
-            let known = queue.allocations.get(&key.number);
+            let known = queue.allocations.get_mut(&key.number);
+            let known = known.map(|allocation| {
+                if !worked && allocation.record.reason.is_empty() {
+                    allocation.explain(text);
+                }
+                &*allocation
+            });
             let known = known.map(|a| (a.is_unwatched, a.is_useless, a.used));
             if let Some((true, _, _)) = known {
                 // No server observed the allocation, so it is neither a failure nor a success.
@@ -597,6 +608,7 @@ impl AutoallocState {
             return;
         }
         let was_over = allocation.phase != Phase::Queued;
+        allocation.explain("");
         allocation.start(now);
         // Earlier losses say nothing about the current workers.
         (allocation.lost, allocation.lost_fast) = (0, 0);

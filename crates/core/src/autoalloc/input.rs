@@ -80,12 +80,12 @@ pub enum Report {
     Queued(Box<str>),
     /// The job is running.
     Running,
-    /// The job has nodes, but its processes are suspended.
-    Suspended,
-    /// The job is about to end or to be requeued.
-    Completing,
-    /// The job succeeded.
-    Finished,
+    /// The job has nodes, but its processes are suspended. With the batch system's words.
+    Suspended(Box<str>),
+    /// The job is about to end or to be requeued. With the batch system's words.
+    Completing(Box<str>),
+    /// The job succeeded. With the batch system's words.
+    Finished(Box<str>),
     /// The job failed or was canceled.
     Failed {
         /// The reason.
@@ -103,6 +103,22 @@ pub enum Report {
     Unreadable(Box<str>),
     /// There was no answer, or an unreadable one.
     Error(Box<str>),
+}
+
+impl Report {
+    /// Returns what the batch system says about the job. `None` if it says nothing new.
+    pub(super) fn words(&self) -> Option<&str> {
+        match self {
+            Self::Queued(words)
+            | Self::Suspended(words)
+            | Self::Completing(words)
+            | Self::Finished(words)
+            | Self::Failed { text: words, .. }
+            | Self::Foreign(words) => Some(words),
+            Self::Running => Some(""),
+            Self::Missing | Self::Silent | Self::Unreadable(_) | Self::Error(_) => None,
+        }
+    }
 }
 
 /// The level of a message.

@@ -334,7 +334,7 @@ impl Queue {
             return Some(Reason::Backlog {
                 waiting: self.waiting(),
                 max: self.spec.backlog,
-                hint: first.map_or_else(String::new, |a| a.hint.to_string()),
+                hint: first.map_or_else(String::new, |a| a.record.reason.to_string()),
             });
         }
         let max = self.spec.max_worker_count?;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::autoalloc::{
-    AllocationState, AutoallocState, Effect, Input, Limits, LookupOutcome, QueueSpec, QueueState,
-    RemoveError, Report, SubmitOutcome,
+    AllocationRecord, AllocationState, AutoallocState, Effect, Input, Limits, LookupOutcome,
+    QueueSpec, QueueState, RemoveError, Report, SubmitOutcome,
 };
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::resource::amount::Amount;
@@ -139,10 +139,14 @@ impl World {
         });
     }
 
-    fn allocation(&self, number: u32) -> AllocationState {
+    fn record(&self, number: u32) -> &AllocationRecord {
         let queue = self.state.queue(QUEUE).expect("queue exists");
         let found = queue.allocations().find(|a| a.key().number == number);
-        found.expect("allocation exists").record().state
+        found.expect("allocation exists").record()
+    }
+
+    fn allocation(&self, number: u32) -> AllocationState {
+        self.record(number).state
     }
 
     fn reason(&self) -> String {
@@ -258,7 +262,7 @@ fn workers_that_can_take_nothing_slow_the_queue_down() {
             world.connect(number, number);
             if has_left {
                 world.lose_unused(number, number);
-                world.report(number, Report::Finished);
+                world.report(number, Report::Finished("COMPLETED".into()));
             }
             world.pass(6);
             let effects = world.answer_useless(&[number]);
@@ -272,7 +276,7 @@ fn workers_that_can_take_nothing_slow_the_queue_down() {
             );
             // The later end counts neither as a second failure nor as a success.
             world.lose_unused(number, number);
-            world.report(number, Report::Finished);
+            world.report(number, Report::Finished("COMPLETED".into()));
             world.pass(4_000);
         }
         assert!(world.is_paused(), "{}", world.reason());
@@ -289,7 +293,7 @@ fn a_worker_without_a_task_is_no_failure_if_nothing_waits() {
     nothing.unused = vec![WorkerId(1)];
     world.apply(Input::Demand(vec![nothing]));
     world.lose_unused(1, 1);
-    world.report(1, Report::Finished);
+    world.report(1, Report::Finished("COMPLETED".into()));
     world.answer(0, &[]);
     assert_eq!(world.demand(1, &[]), [1], "{}", world.reason());
 }
@@ -315,7 +319,7 @@ fn larger_workers_are_tried_for_a_few_times_only() {
             world.accept(key);
             world.connect(key.number, key.number);
             world.lose_unused(key.number, key.number);
-            world.report(key.number, Report::Finished);
+            world.report(key.number, Report::Finished("COMPLETED".into()));
         }
         let figures = "workers of this queue offer 1 cpu; the task asks for 2 cpus";
         assert!(world.reason().contains(figures), "{}", world.reason());
@@ -375,12 +379,12 @@ fn what_the_batch_system_says_after_the_last_worker_decides() {
     };
     for (report, state, is_alive) in [
         (Report::Queued("BeginTime".into()), Queued, true),
-        (Report::Suspended, Running, true),
-        (Report::Completing, Running, true),
+        (Report::Suspended("SUSPENDED".into()), Running, true),
+        (Report::Completing("COMPLETING".into()), Running, true),
         (Report::Unreadable("garbage".into()), Running, true),
         // It may be about to be requeued.
         (Report::Running, Finished, true),
-        (Report::Finished, Finished, false),
+        (Report::Finished("COMPLETED".into()), Finished, false),
         (failed(), Finished, false),
         (Report::Foreign("theirs".into()), Finished, false),
         // The job may still exist, so its state is queried.
@@ -393,13 +397,17 @@ fn what_the_batch_system_says_after_the_last_worker_decides() {
         world.connect(1, 1);
         world.lose(1, 1, false, 100);
         assert_eq!(world.allocation(1), Running, "no end without an answer");
-        world.report(1, report.clone());
+        let effects = world.report(1, report.clone());
         assert_eq!(world.allocation(1), state, "{report:?}");
+        let words = report.words().unwrap_or_default();
+        assert_eq!(&*world.record(1).reason, words, "{report:?}");
+        let is_stored = effects.iter().any(|e| matches!(e, Effect::Changed(_)));
+        assert!(is_stored || words.is_empty(), "{report:?}");
         assert_eq!(world.state.alive().count() == 1, is_alive, "{report:?}");
         // Queried again, and found in its place.
         if matches!(
             report,
-            Report::Completing | Report::Unreadable(_) | Report::Running
+            Report::Completing(_) | Report::Unreadable(_) | Report::Running
         ) {
             world.pass(11);
             world.report(1, Report::Queued("".into()));
@@ -477,7 +485,7 @@ fn workers_that_crash_at_once_fail_their_allocation_and_pause_the_queue() {
 fn an_allocation_without_workers_counts_as_failed() {
     let mut world = World::new(spec(1, 1, None));
     world.demand(1, &[]);
-    world.report(1, Report::Finished);
+    world.report(1, Report::Finished("COMPLETED".into()));
     assert_eq!(world.allocation(1), AllocationState::Finished);
     assert!(
         world.reason().starts_with("next attempt in 60 s"),

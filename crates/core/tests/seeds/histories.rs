@@ -265,7 +265,7 @@ impl World {
                 text: "CANCELLED".into(),
                 may_return: false,
             },
-            Truth::Over => Report::Finished,
+            Truth::Over => Report::Finished("COMPLETED".into()),
         };
         if self.lies(30) {
             return match self.rng.below(4) {

@@ -90,6 +90,7 @@ impl AnswerContext<'_> {
             queued_unix_ns: record.queued_at.0,
             started_unix_ns: record.started_at.map(|at| at.0),
             ended_unix_ns: record.ended_at.map(|at| at.0),
+            reason: record.reason.to_string(),
         })
     }
 

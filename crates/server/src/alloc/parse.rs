@@ -264,25 +264,22 @@ fn of_lines(system: &SystemSpec, text: &str, job: &str) -> Report {
 
 /// Returns the meaning of a state word. `hint` is additional text from the batch system.
 fn meaning(system: &SystemSpec, state: &str, hint: &str) -> Report {
-    let failed = |may_return| {
-        let text = if hint.is_empty() {
-            state.to_owned()
-        } else {
-            format!("{state}: {hint}")
-        };
-        Report::Failed {
-            text: shown(&text),
-            may_return,
-        }
-    };
+    let words = shown(&match hint {
+        "" => state.to_owned(),
+        hint => format!("{state}: {hint}"),
+    });
     match system.states.get(state) {
-        Some(StateMeaning::Queued) => Report::Queued(shown(hint)),
+        Some(StateMeaning::Queued) => {
+            Report::Queued(if hint.is_empty() { words } else { shown(hint) })
+        }
         Some(StateMeaning::Running) => Report::Running,
-        Some(StateMeaning::Suspended) => Report::Suspended,
-        Some(StateMeaning::Completing) => Report::Completing,
-        Some(StateMeaning::Finished) => Report::Finished,
-        Some(StateMeaning::Failed) => failed(false),
-        Some(StateMeaning::FailedMayReturn) => failed(true),
+        Some(StateMeaning::Suspended) => Report::Suspended(words),
+        Some(StateMeaning::Completing) => Report::Completing(words),
+        Some(StateMeaning::Finished) => Report::Finished(words),
+        Some(meaning @ (StateMeaning::Failed | StateMeaning::FailedMayReturn)) => Report::Failed {
+            text: words,
+            may_return: *meaning == StateMeaning::FailedMayReturn,
+        },
         None => {
             let text = format!("Unknown {} job status {state}", system.name);
             Report::Unreadable(shown(&text))

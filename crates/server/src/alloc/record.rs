@@ -90,6 +90,7 @@ fn stored(allocation: &AllocationRecord, dirs: &Dirs) -> client::AllocStored {
         started_unix_ns: allocation.started_at.map(|at| at.0),
         ended_unix_ns: allocation.ended_at.map(|at| at.0),
         is_leaving: allocation.is_leaving,
+        reason: allocation.reason.to_string(),
     }
 }
 
@@ -136,6 +137,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
                 State::Finished => AllocationState::Finished,
                 State::Failed => AllocationState::Failed,
             },
+            reason: stored.reason.into(),
             queued_at: Timestamp(stored.queued_unix_ns),
             started_at: stored.started_unix_ns.map(Timestamp),
             ended_at: stored.ended_unix_ns.map(Timestamp),

@@ -30,14 +30,14 @@ pub(super) fn queue(queue: &client::AllocQueue, is_verbose: bool) -> Value {
 }
 
 /// Returns an allocation as an object.
-pub(super) fn allocation(allocation: &client::AllocAllocation) -> Value {
+pub(super) fn allocation(allocation: &client::AllocAllocation, is_verbose: bool) -> Value {
     let status = match allocation.state() {
         State::Queued => "queued",
         State::Running => "running",
         State::Finished => "finished",
         State::Failed => "failed",
     };
-    json!({
+    let mut value = json!({
         "ended_at": allocation.ended_unix_ns.map(rfc3339),
         "id": allocation.id,
         "queued_at": rfc3339(allocation.queued_unix_ns),
@@ -45,5 +45,9 @@ pub(super) fn allocation(allocation: &client::AllocAllocation) -> Value {
         "status": status,
         "target_worker_count": allocation.workers,
         "workdir": allocation_dir(allocation),
-    })
+    });
+    if is_verbose {
+        value["reason"] = json!(allocation.reason);
+    }
+    value
 }

@@ -74,8 +74,9 @@ pub(super) fn write_info(
     out: Out<'_>,
     look: Look,
     allocations: &[client::AllocAllocation],
+    is_verbose: bool,
 ) -> io::Result<()> {
-    let header = [
+    let mut header = vec![
         "ID",
         "State",
         "Working directory",
@@ -84,6 +85,9 @@ pub(super) fn write_info(
         "Start time",
         "Finish time",
     ];
+    if is_verbose {
+        header.push("Reason");
+    }
     let mut grid = Grid::horizontal(look, &header, 0);
     for allocation in allocations {
         let state = match allocation.state() {
@@ -94,7 +98,7 @@ pub(super) fn write_info(
         };
         let time = |at: Option<i64>| at.map(local_seconds).unwrap_or_default();
         let dir: PathBuf = allocation_dir(allocation);
-        grid.row([
+        let mut row: Vec<Text> = vec![
             allocation.id.clone().into(),
             state,
             dir.display().to_string().into(),
@@ -102,7 +106,11 @@ pub(super) fn write_info(
             time(Some(allocation.queued_unix_ns)).into(),
             time(allocation.started_unix_ns).into(),
             time(allocation.ended_unix_ns).into(),
-        ]);
+        ];
+        if is_verbose {
+            row.push(allocation.reason.clone().into());
+        }
+        grid.row(row);
     }
     grid.write(out)
 }

@@ -208,7 +208,7 @@ impl<'a> World<'a> {
             _ if job.key != Some(key) => Report::Foreign("theirs".into()),
             Truth::Held | Truth::Pending => Report::Queued("Priority".into()),
             Truth::Running => Report::Running,
-            Truth::Suspended => Report::Suspended,
+            Truth::Suspended => Report::Suspended("SUSPENDED".into()),
             Truth::Over { at, .. } if self.now > at + HISTORY => Report::Missing,
             Truth::Over {
                 failed: true,
@@ -218,7 +218,7 @@ impl<'a> World<'a> {
                 text: "CANCELLED".into(),
                 may_return,
             },
-            Truth::Over { .. } => Report::Finished,
+            Truth::Over { .. } => Report::Finished("COMPLETED".into()),
         };
         let (delay, report) = if self.lies(40) {
             match self.rng.below(7) {

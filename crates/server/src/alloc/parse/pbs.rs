@@ -45,7 +45,7 @@ fn complaint(system: &SystemSpec, ran: &ProgramResult, job: &str) -> Option<Repo
     }
     let line = ran.stderr.lines().find(|line| names(line, job))?;
     if line.contains(HAS_FINISHED) {
-        return Some(Report::Finished);
+        return Some(Report::Finished(shown(line)));
     }
     let is_missing = system.missing.iter().any(|text| line.contains(&**text));
     is_missing.then_some(Report::Missing)
@@ -122,7 +122,7 @@ fn report(system: &SystemSpec, job: &Value) -> Report {
         return meaning(system, state, text("comment"));
     }
     match job.get("Exit_status").and_then(number) {
-        Some(0) => Report::Finished,
+        Some(0) => Report::Finished(shown(&format!("Exit_status 0 {}", text("comment")))),
         Some(code) => Report::Failed {
             text: shown(&format!("Exit_status {code} {}", text("comment"))),
             may_return: false,

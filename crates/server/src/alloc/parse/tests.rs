@@ -21,7 +21,9 @@ fn system(status_format: StatusFormat) -> SystemSpec {
         ("H", StateMeaning::Queued),
         ("RUNNING", StateMeaning::Running),
         ("R", StateMeaning::Running),
+        ("SUSPENDED", StateMeaning::Suspended),
         ("COMPLETED", StateMeaning::Finished),
+        ("TIMEOUT", StateMeaning::Finished),
         ("CANCELLED", StateMeaning::Failed),
         ("NODE_FAIL", StateMeaning::FailedMayReturn),
     ];
@@ -177,9 +179,15 @@ fn reads_the_states_of_slurm() {
     let of = |answer: &Answer| reports(&slurm, answer, &["12"])?.remove(0);
     for (state, reason, report) in [
         ("PENDING", "Resources", Report::Queued("Resources".into())),
-        ("PENDING", "None", Report::Queued("".into())),
+        ("PENDING", "None", Report::Queued("PENDING".into())),
         ("RUNNING", "None", Report::Running),
-        ("COMPLETED", "None", Report::Finished),
+        ("COMPLETED", "None", Report::Finished("COMPLETED".into())),
+        ("SUSPENDED", "None", Report::Suspended("SUSPENDED".into())),
+        (
+            "TIMEOUT",
+            "TimeLimit",
+            Report::Finished("TIMEOUT: TimeLimit".into()),
+        ),
         ("CANCELLED", "None", failed("CANCELLED", false)),
         ("CANCELLED", "Resources", failed("CANCELLED", false)),
         ("NODE_FAIL", "NodeDown", failed("NODE_FAIL: NodeDown", true)),
@@ -244,8 +252,8 @@ fn reads_the_states_of_pbs() {
         [
             Report::Running,
             Report::Queued("Can Never Run: Insufficient".into()),
-            Report::Queued("".into()),
-            Report::Finished,
+            Report::Queued("H".into()),
+            Report::Finished("Exit_status 0".into()),
             failed("Exit_status -29 exceeded", false),
             failed("it was deleted before it ran", false),
             Report::Unreadable("Unknown Slurm job status ?".into()),
@@ -278,7 +286,8 @@ fn what_is_no_answer_of_pbs_says_nothing_about_jobs() {
         &format!("{QSTAT_HEAD}}}"),
         "qstat: 1.pbshost Job has finished, use -x",
     );
-    assert_eq!(of(&gone), Some(vec![Some(Report::Finished)]));
+    let words = "qstat: 1.pbshost Job has finished, use -x";
+    assert_eq!(of(&gone), Some(vec![Some(Report::Finished(words.into()))]));
 }
 
 #[test]

@@ -388,6 +388,7 @@ pub(super) fn queue(queue: &client::AllocQueue, allocations: &[client::AllocAllo
             State::Finished => AllocationState::Finished,
             State::Failed => AllocationState::Failed,
         },
+        reason: allocation.reason.clone(),
         workers: allocation.workers,
         queued_ms: ms(allocation.queued_unix_ns),
         started_ms: allocation.started_unix_ns.map(ms),

@@ -17,8 +17,8 @@ export function allocations() {
     template: "allocations",
     id: (found) => `${found.queue?.id} ${found.allocation?.id}`,
     rowHeight: 30,
-    tall: 52,
-    columns: [{ label: "Queue", className: "right" }, { label: "Allocation" }, { label: "State" }, { label: "Nodes", className: "right" }, { label: `Queued (${zone()})` }, { label: "Waited", className: "right" }, { label: "Ran", className: "right" }],
+    tall: 74,
+    columns: [{ label: "Queue", className: "right" }, { label: "Allocation" }, { label: "State" }, { label: "Nodes", className: "right" }, { label: `Queued (${zone()})` }, { label: "Waited", className: "right" }, { label: "Ran", className: "right" }, { label: "Reason" }],
     row,
   });
 
@@ -66,10 +66,10 @@ function card(queue) {
 }
 
 function row() {
-  const [queue, id, nodes, queued, waited, ran] = Array.from({ length: 6 }, () => h("span"));
+  const [queue, id, nodes, queued, waited, ran, reason] = Array.from({ length: 7 }, () => h("span"));
   const word = chip();
   return {
-    cells: [queue, id, h("span", null, word.element), nodes, queued, waited, ran],
+    cells: [queue, id, h("span", null, word.element), nodes, queued, waited, ran, reason],
     update({ queue: found, allocation }) {
       const now = state.summary?.now_ms ?? Date.now();
       setText(queue, String(found.id));
@@ -79,6 +79,7 @@ function row() {
       setText(queued, moment(allocation.queued_ms));
       setText(waited, duration((allocation.started_ms ?? allocation.ended_ms ?? now) - allocation.queued_ms));
       setText(ran, allocation.started_ms ? duration((allocation.ended_ms ?? now) - allocation.started_ms) : "");
+      setText(reason, plain(allocation.reason));
     },
   };
 }

@@ -184,6 +184,9 @@ impl Painter<'_, '_> {
             .left("Ran", 13, |row| {
                 let ran = |from| since(from, row.ended_unix_ns.unwrap_or(now_ns));
                 row.started_unix_ns.map_or(String::new(), ran)
+            })
+            .left("Reason", Constraint::Min(reason_width), |row| {
+                row.reason.as_str()
             });
         let rows = queue.allocations.iter().rev();
         let table = columns.table(rows, 0..detail.height.into());

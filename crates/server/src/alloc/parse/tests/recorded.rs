@@ -43,7 +43,7 @@ fn states_are_read_as_recorded() {
         (
             answer!("qstat-held-json"),
             "2.pbshost",
-            Report::Queued("".into()),
+            Report::Queued("H".into()),
         ),
         (
             answer!("qstat-queued-cannot-run-json"),
@@ -53,7 +53,7 @@ fn states_are_read_as_recorded() {
         (
             answer!("qstat-finished-ok-json"),
             "1.pbshost",
-            Report::Finished,
+            Report::Finished(format!("Exit_status 0 {at} finished").into()),
         ),
         (
             answer!("qstat-finished-failed-json"),
@@ -76,7 +76,7 @@ fn states_are_read_as_recorded() {
         (
             answer!("qstat-deleted-without-x"),
             "2.pbshost",
-            Report::Finished,
+            Report::Finished("qstat: 2.pbshost Job has finished, use -x or -H to obtain historical job information".into()),
         ),
         (answer!("qstat-unknown"), "99999.pbshost", Report::Missing),
     ] {
@@ -105,7 +105,7 @@ fn what_is_left_out_is_not_gone() {
     assert!(keeps_no_history(&pbs(), &silent));
     let first = answer!("qstat-first-only");
     let found = reports(&pbs(), &first, &["10.pbshost", "11.pbshost"]);
-    assert_eq!(found, Some(vec![Some(Report::Queued("".into())), None]));
+    assert_eq!(found, Some(vec![Some(Report::Queued("Q".into())), None]));
     assert!(!keeps_no_history(&pbs(), &first));
     let missing = parse_lookup(&pbs(), &silent, &ours("hq-1-1", "/d"));
     assert!(matches!(missing, LookupOutcome::Error(_)), "{missing:?}");

@@ -197,6 +197,8 @@ answer! {
     Allocation {
         id: String,
         state: AllocationState,
+        /// The last words of the batch system, or why the allocation ended
+        reason: String,
         workers: u32,
         queued_ms: i64,
         started_ms: Option<i64>,
