@@ -159,8 +159,8 @@ struct ProcessGroup(PathBuf);
 
 impl ProcessGroup {
     /// Returns `None` and prints a reason if it cannot be created.
-    fn make() -> Option<Self> {
-        let name = format!("hq-test-{}", std::process::id());
+    fn make(name: &str) -> Option<Self> {
+        let name = format!("hq-test-{name}-{}", std::process::id());
         let bases = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"].map(Path::new);
         let made = bases.iter().map(|base| base.join(&name)).find(|group| {
             std::fs::create_dir(group).is_ok()
@@ -210,7 +210,7 @@ impl Drop for ProcessGroup {
 
 #[test]
 fn a_full_control_group_of_processes_makes_tasks_wait() {
-    let Some(group) = ProcessGroup::make() else {
+    let Some(group) = ProcessGroup::make("tasks") else {
         return;
     };
     let mut env = Env::new();
@@ -239,6 +239,39 @@ fn a_full_control_group_of_processes_makes_tasks_wait() {
             .ok_or(stats.to_string())
     });
     assert_eq!(env.workers(), ["RUNNING"]);
+}
+
+/// The advice at the end of each refusal.
+const REFUSED: &str = "the system allows no further threads";
+
+#[test]
+fn a_server_without_room_for_all_its_threads_says_so() {
+    let Some(group) = ProcessGroup::make("server") else {
+        return;
+    };
+    let prefix = group.prefix();
+    let prefix = prefix.each_ref().map(String::as_str);
+    for max in 1.. {
+        let mut env = Env::new();
+        std::fs::write(group.0.join("pids.max"), max.to_string()).expect("it is ours");
+        env.spawn_behind(&prefix, "server", &["server", "start"]);
+        let said = env.wait_for("it runs or says why not", || {
+            let said = env.read("server.log");
+            let is_over = said.contains(REFUSED) || env.hq(&["server", "info"]).code == Some(0);
+            is_over.then_some(said).ok_or(max.to_string())
+        });
+        if !said.contains(REFUSED) {
+            assert!(max <= 12, "it needs {max} threads");
+            env.hq(&["server", "stop"]).ok();
+            assert_eq!(env.wait_exit("server"), Some(0));
+            break;
+        }
+        assert!(
+            !said.contains("panicked") && !said.contains("crashed"),
+            "{max}: {said}"
+        );
+        assert_eq!(env.wait_exit("server"), Some(1), "{max}: {said}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! keep it: while one thread is alive, work waits instead of failing. `cargo xtask tidy` checks
 //! that all runtimes are created in this module.
 
+use std::error::Error;
 use std::io;
 use std::sync::mpsc;
 use std::thread;
@@ -36,10 +37,18 @@ pub(crate) fn on_another_thread() -> io::Result<Runtime> {
     build(Builder::new_current_thread(), 1)
 }
 
-/// Creates a runtime with a thread per cpu, and with blocking threads.
-pub(crate) fn on_all_cpus() -> CliResult<Runtime> {
+/// The maximum number of threads for connections. A server decides and stores on two other threads,
+/// which are the limit long before these. On a node with 256 cpus, a thread for each of them could
+/// exceed the limit of processes.
+const THREADS_MAX: usize = 4;
+
+/// Creates a runtime with a few threads, and with blocking threads.
+pub(crate) fn on_several_threads() -> CliResult<Runtime> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    build(Builder::new_multi_thread(), cpus + 1)
+    let count = cpus.min(THREADS_MAX);
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(count);
+    build(builder, count + 1)
         .map(with_memory_given_back)
         .map_err(|e| refused(&e))
 }
@@ -91,13 +100,23 @@ fn check_threads(count: usize) -> io::Result<()> {
 }
 
 fn refused(error: &io::Error) -> CliError {
-    if error.kind() == io::ErrorKind::WouldBlock {
-        return CliError::new(format!(
-            "Cannot start: the system allows no further threads ({error}). See `ulimit -u`, and `pids.max` of a \
-             container, for the limit, and `ps -L` for the threads"
-        ));
+    not_started("Cannot start", error)
+}
+
+/// Returns the error of a program that cannot start, with advice if the system refused a thread.
+pub(crate) fn not_started(message: impl Into<String>, source: &(dyn Error + 'static)) -> CliError {
+    let failed = CliError::caused(message, source);
+    let is_refusal = |cause: &(dyn Error + 'static)| {
+        let cause = cause.downcast_ref::<io::Error>();
+        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::WouldBlock)
+    };
+    if is_refusal(source) || source.source().is_some_and(is_refusal) {
+        return failed.with_help(
+            "the system allows no further threads: see `ulimit -u`, and `pids.max` of a container or batch job, for the \
+             limit, and `ps -L` for the threads",
+        );
     }
-    CliError::caused("Cannot start", error)
+    failed
 }
 
 #[cfg(test)]
@@ -106,7 +125,7 @@ mod tests {
 
     #[test]
     fn blocking_work_finds_a_thread_that_was_there_before() {
-        for runtime in [on_this_thread(), on_all_cpus()] {
+        for runtime in [on_this_thread(), on_several_threads()] {
             let runtime = runtime.expect("threads can be started");
             let which = || {
                 let ran = runtime.block_on(runtime.spawn_blocking(|| thread::current().id()));

@@ -51,7 +51,7 @@ pub(super) fn run(args: BridgeArgs, context: &mut Context) -> CliResult<()> {
     }
     let keeper = split_off_keeper()?;
     let machine = LocalMachine::detect(args.cpus)?;
-    let runtime = crate::runtime::on_all_cpus()?;
+    let runtime = crate::runtime::on_several_threads()?;
     let result = runtime.block_on(serve_alone(frames, machine, keeper));
     runtime.shutdown_background();
     result

@@ -101,7 +101,7 @@ pub(super) fn run(args: RunArgs, context: &mut Context) -> CliResult<()> {
     }
     let machine = LocalMachine::detect(limit)?;
     machine.check_fits(&prepared.spec)?;
-    let runtime = crate::runtime::on_all_cpus()?;
+    let runtime = crate::runtime::on_several_threads()?;
     let job = Job {
         prepared,
         machine,

@@ -39,7 +39,7 @@ pub(super) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
         warn_about_open_planes(&args);
         refuse_huge_pages();
     }
-    let runtime = crate::runtime::on_all_cpus()?;
+    let runtime = crate::runtime::on_several_threads()?;
     let result = if args.background {
         runtime.block_on(background::start(context))
     } else {
@@ -136,7 +136,7 @@ fn start_error(error: &StartError) -> CliError {
         | StartError::Listen { .. }
         | StartError::Http { .. }
         | StartError::System(_) => match std::error::Error::source(error) {
-            Some(source) => CliError::caused(error.to_string(), source),
+            Some(source) => crate::runtime::not_started(error.to_string(), source),
             None => CliError::new(error.to_string()),
         },
     }
