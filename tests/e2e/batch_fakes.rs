@@ -220,6 +220,40 @@ fn the_words_of_the_batch_system_stand_next_to_the_state_and_stay() {
 }
 
 #[test]
+fn the_log_of_an_allocation_is_found_where_the_user_put_it() {
+    for (option, file, stream) in [
+        ("--output=out-%j.txt", "out-105.txt", "stdout"),
+        ("-o sub/%x-%8j-100%%", "sub/hq-1-1-00000105-100%", "stdout"),
+        ("--error=/%j/e", "/105/e", "stderr"),
+    ] {
+        let env = env_that_runs("JobState=RUNNING", &[], &[]);
+        let root = env.path("logs").display().to_string();
+        let option = option.replace("=/", &format!("={root}/"));
+        let add = ["alloc", "add", "slurm", "-t1h", "--no-dry-run", "--"];
+        env.hq(&["alloc", "remove", "1"]).ok();
+        let words: Vec<&str> = option.split(' ').collect();
+        env.hq(&[&add[..], &words].concat()).ok();
+        env.submit(&["--stdout=none", "--stderr=none", "sleep", "100"]);
+        let dir = env.wait_for("the allocation", || {
+            let all = env.json(&["alloc", "info", "2"]);
+            all[0]["workdir"]
+                .as_str()
+                .map(str::to_owned)
+                .ok_or(all.to_string())
+        });
+        let file = file.replace("hq-1-1", "hq-2-1");
+        let path = match file.strip_prefix('/') {
+            Some(rest) => std::path::Path::new(&root).join(rest),
+            None => std::path::Path::new(&dir).join(&file),
+        };
+        std::fs::create_dir_all(path.parent().expect("it has one")).expect("it is ours");
+        std::fs::write(&path, "what it printed").expect("it is ours");
+        let shown = env.hq(&["alloc", "log", "105", stream]).ok();
+        assert_eq!(shown, "what it printed", "{option}");
+    }
+}
+
+#[test]
 fn an_answer_that_cannot_be_read_deletes_nothing() {
     for answer in [
         // Output of an older PBS.
@@ -275,6 +309,7 @@ fn tasks_longer_than_workers_live_bring_no_row_of_allocations() {
                 + &String::from_utf8_lossy(&shown.stdout);
             text.contains(figures).then_some(()).ok_or(text)
         });
+        env.hq(&["task", "explain", "-v", "1.0"]).says(figures);
         for command in ["status", "problems"] {
             env.hq(&[command]).says(figures);
         }

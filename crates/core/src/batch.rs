@@ -109,12 +109,69 @@ impl QueueParams {
             .then(|| self.option(&["chdir", "workdir"], 'D'))?
     }
 
+    /// Returns the files for standard output and standard error of a job, if the queue's options set
+    /// them. Relative paths start at the directory of the allocation. `None` also for a path that
+    /// only the batch system knows.
+    #[must_use]
+    pub fn own_outputs(&self, id: &str, name: &str) -> [Option<String>; 2] {
+        if self.is_slurm() {
+            let dir = self
+                .own_dir()
+                .map_or_else(String::new, |dir| format!("{dir}/"));
+            let path = |pattern: &str| {
+                let path = slurm_path(pattern, id, name)?;
+                let is_relative = !path.starts_with('/');
+                Some(if is_relative {
+                    dir.clone() + &path
+                } else {
+                    path
+                })
+            };
+            let options = [self.option(&["output"], 'o'), self.option(&["error"], 'e')];
+            return options.map(|pattern| pattern.and_then(path));
+        }
+        if &*self.system.manager != "pbs" {
+            return [None, None];
+        }
+        // `[HOST:]PATH`. The name of a file in a directory is chosen by PBS.
+        let path = |text: &str| {
+            let (_, path) = text.rsplit_once(':').unwrap_or(("", text));
+            (!path.ends_with('/')).then(|| path.to_owned())
+        };
+        let [output, error] = ['o', 'e'].map(|short| self.option(&[], short).and_then(path));
+        match self.option(&[], 'j') {
+            Some("oe") => [output.clone(), output.or_else(|| Some("stdout".to_owned()))],
+            Some("eo") => [error.clone().or_else(|| Some("stderr".to_owned())), error],
+            Some(_) | None => [output, error],
+        }
+    }
+
     /// Returns the Slurm clusters that the queue's options name, if any.
     #[must_use]
     pub fn clusters(&self) -> Option<&str> {
         self.is_slurm()
             .then(|| self.option(&["clusters", "cluster"], 'M'))?
     }
+}
+
+/// Fills in the pattern of a file name; see `sbatch(1)`, "filename pattern". `None` if it contains
+/// something that is unknown here, such as the node.
+fn slurm_path(pattern: &str, id: &str, name: &str) -> Option<String> {
+    let mut parts = pattern.split('%');
+    let mut path = parts.next()?.to_owned();
+    while let Some(part) = parts.next() {
+        let width = part.bytes().take_while(u8::is_ascii_digit).count();
+        let (width, rest) = part.split_at(width);
+        let width: usize = width.parse().unwrap_or_default();
+        match rest.chars().next() {
+            Some('j' | 'A') => path += &format!("{id:0>width$}{}", &rest[1..]),
+            Some('x') => path += &format!("{name}{}", &rest[1..]),
+            // `%%` is a percent sign.
+            None => path += &format!("%{}", parts.next()?),
+            Some(_) => return None,
+        }
+    }
+    Some(path)
 }
 
 /// Splits a job's text into its id and its cluster. If there are several clusters, the text is

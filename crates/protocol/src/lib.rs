@@ -52,6 +52,6 @@ pub use handshake::{HandshakeError, Plane};
 pub use key::{SecretKey, ServerKey};
 pub use limits::Limits;
 pub use obstacle::{could_run, why_nothing_runs};
-pub use resolve::{Strangers, connect_any, connect_tcp, resolve};
+pub use resolve::{Strangers, addresses_of, connect_any, connect_tcp, resolve};
 
 pub use prost::Message;

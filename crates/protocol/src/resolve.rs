@@ -83,8 +83,12 @@ pub async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     connect_to(&addresses_of(host, port).await?).await
 }
 
-/// Returns the addresses of [`connect_tcp`].
-async fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+/// Returns the addresses that [`connect_tcp`] tries, in this order.
+///
+/// # Errors
+///
+/// Returns the error of [`resolve`] unless the host is this machine.
+pub async fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let is_own = rustix::system::uname().nodename().to_bytes() == host.as_bytes();
     match resolve(host, port).await {
         Ok(mut found) => {

@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,16 +28,26 @@ use crate::stats::PlaneStats;
 /// worker is therefore lost up to this much later.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// Binds a port on all interfaces. `None` means any free port.
+/// Binds a port on all interfaces. `None` means any free port. Listens on IPv6 as well if `host`, the
+/// name of the server for others, is an IPv6 address.
 ///
 /// # Errors
 ///
 /// Returns an error if the port is taken or may not be bound.
-pub(crate) fn bind(port: Option<u16>) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+pub(crate) fn bind(port: Option<u16>, host: Option<&str>) -> io::Result<TcpListener> {
+    let is_ipv6 = host.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok());
+    let (domain, any) = if is_ipv6 {
+        (Domain::IPV6, IpAddr::from(Ipv6Addr::UNSPECIFIED))
+    } else {
+        (Domain::IPV4, Ipv4Addr::UNSPECIFIED.into())
+    };
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    if is_ipv6 {
+        socket.set_only_v6(false)?;
+    }
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    let address = std::net::SocketAddr::from((Ipv4Addr::UNSPECIFIED, port.unwrap_or(0)));
+    let address = std::net::SocketAddr::from((any, port.unwrap_or(0)));
     socket.bind(&address.into())?;
     socket.listen(port::BACKLOG)?;
     TcpListener::from_std(socket.into())
@@ -130,7 +140,7 @@ pub(crate) async fn run<F>(
         serve,
     });
     let direct = |stream, peer: std::net::SocketAddr, permit| {
-        Arc::clone(&entrance).admit(PeerStream::Tcp(stream), peer.ip(), permit)
+        Arc::clone(&entrance).admit(PeerStream::Tcp(stream), peer.ip().to_canonical(), permit)
     };
     let behind_relays = async {
         let mut connections = Connections::new(Pool::new(Share::relayed()));

@@ -97,9 +97,8 @@ impl Server {
             warnings,
             given,
         } = examine_directory(config).await?;
-        let may_move = config.access_file.is_none();
-        let client_listener = open(Plane::Client, config.client_port, given.as_ref(), may_move)?;
-        let worker_listener = open(Plane::Worker, config.worker_port, given.as_ref(), may_move)?;
+        let client_listener = open(Plane::Client, &config, given.as_ref())?;
+        let worker_listener = open(Plane::Worker, &config, given.as_ref())?;
         let (instance, fresh) = instance_of(&dir, continued.as_ref(), &config.journal)?;
         let http = open_http(&config, &instance).await?;
         // From here on, this start owns the instance of an earlier run. Until now, a failed start
@@ -623,18 +622,21 @@ fn part(plane: Plane, file: &AccessFile) -> Option<&Access> {
 
 fn open(
     plane: Plane,
-    port: Option<u16>,
+    config: &ServerConfig,
     given: Option<&AccessFile>,
-    may_move: bool,
 ) -> Result<TcpListener, StartError> {
-    let earlier = given
-        .and_then(|file| part(plane, file))
-        .map(|access| access.port);
-    let asked = port;
-    let port = port.or(earlier);
-    let bound = listener::bind(port);
-    let bound = if bound.is_err() && asked.is_none() && may_move {
-        listener::bind(None)
+    let asked = match plane {
+        Plane::Client => config.client_port,
+        Plane::Worker | Plane::Relay => config.worker_port,
+    };
+    let earlier = given.and_then(|file| part(plane, file));
+    let port = asked.or(earlier.map(|access| access.port));
+    let host = config.host.as_deref();
+    let host = host.or(earlier.map(|access| &*access.host));
+    let bound = listener::bind(port, host);
+    // Nobody expects this port yet.
+    let bound = if bound.is_err() && asked.is_none() && config.access_file.is_none() {
+        listener::bind(None, host)
     } else {
         bound
     };

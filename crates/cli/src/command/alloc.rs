@@ -99,11 +99,16 @@ async fn info(args: &InfoArgs, context: &mut Context) -> CliResult<()> {
         .allocations
         .retain(|allocation| wanted.is_none_or(|wanted| allocation.state() == wanted));
     found.allocations.sort_by(|a, b| a.id.cmp(&b.id));
-    let state = if found.is_paused { "PAUSED" } else { "ACTIVE" };
-    tracing::info!("Queue {} is {state}: {}", args.queue, found.reason);
+    say_state(args.queue, found.is_paused, &found.reason);
     Ok(context
         .output
         .alloc_info(&mut context.out, &found.allocations, args.verbose)?)
+}
+
+/// Logs why a queue requests more allocations or none.
+pub(super) fn say_state(queue: u32, is_paused: bool, reason: &str) {
+    let state = if is_paused { "PAUSED" } else { "ACTIVE" };
+    tracing::info!("Queue {queue} is {state}: {reason}");
 }
 
 async fn log(args: &LogArgs, context: &mut Context) -> CliResult<()> {

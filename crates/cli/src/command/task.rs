@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 
 use hq_core::range::IdArray;
 use hq_core::signature::last_words;
-use hq_protocol::client::{self, explain, task_page};
+use hq_protocol::client::{self, alloc_reply, alloc_request, explain, task_page};
 
 use super::Context;
 use super::missing::{self, Missing};
@@ -216,6 +216,14 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
     if is_verbose && explanation.waiting_dep_count > 0 {
         let (job, task) = (explanation.job, explanation.task);
         tracing::info!("`hq task info {job}.{task}` shows its dependencies");
+    }
+    if is_verbose && explanation.is_ready {
+        let query = alloc_request::Request::List(client::AllocListQuery {});
+        if let alloc_reply::Reply::Queues(found) = client.alloc(query).await? {
+            for queue in &found.queues {
+                super::alloc::say_state(queue.id, queue.is_paused, &queue.reason);
+            }
+        }
     }
     if is_verbose && explanation.workers.is_empty() {
         tracing::info!("No worker is connected; `hq worker start` starts one");

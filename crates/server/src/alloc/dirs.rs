@@ -14,7 +14,8 @@ pub(super) const SCRIPT: &str = "hq-submit.sh";
 /// The name of the file with the batch system's id.
 pub(super) const JOB_ID: &str = "jobid";
 
-/// The name of the file with the job's standard error.
+/// The names of the files with the job's output.
+const STDOUT: &str = "stdout";
 pub(super) const STDERR: &str = "stderr";
 /// How many bytes at the end of a file are searched for its last line, and how long a shown line
 /// may be.
@@ -105,6 +106,16 @@ pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf
     let path = dir.join(SCRIPT);
     write(path.clone(), script.to_owned()).await?;
     Ok(path)
+}
+
+/// Lets the names of the output files lead to the files that the user's options set.
+pub(super) fn link_outputs(dir: &Path, outputs: [Option<String>; 2]) -> io::Result<()> {
+    for (name, target) in [STDOUT, STDERR].into_iter().zip(outputs) {
+        if let Some(target) = target {
+            std::os::unix::fs::symlink(target, dir.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes a file to the directory of an allocation, which is created if it is missing.

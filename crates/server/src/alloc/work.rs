@@ -169,11 +169,13 @@ impl BatchCommands {
             };
             outcome = submit_script(params, &job).await;
         }
-        if let SubmitOutcome::Accepted(id) = &outcome
-            && let Err(error) =
-                dirs::write(dir.join(dirs::JOB_ID), job_parts(id).0.to_owned()).await
-        {
-            tracing::debug!(%error, "cannot write the id of an allocation");
+        if let SubmitOutcome::Accepted(id) = &outcome {
+            let id = job_parts(id).0;
+            let noted = dirs::write(dir.join(dirs::JOB_ID), id.to_owned()).await;
+            let noted = noted.and_then(|()| dirs::link_outputs(dir, params.own_outputs(id, &name)));
+            if let Err(error) = noted {
+                tracing::debug!(%error, "cannot write the id of an allocation");
+            }
         }
         outcome
     }

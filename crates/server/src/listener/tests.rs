@@ -8,7 +8,7 @@ use super::*;
 
 /// Returns the port of a listener and the number of peers that it has admitted.
 async fn listening() -> (u16, Arc<AtomicUsize>, tokio::task::JoinHandle<()>) {
-    let listener = bind(None).expect("a port");
+    let listener = bind(None, None).expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let served = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&served);

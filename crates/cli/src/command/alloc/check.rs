@@ -66,18 +66,19 @@ pub(super) fn contradictions(spec: &AllocQueueSpec) -> Vec<(&'static str, &'stat
     let Ok(params) = QueueParams::try_from(spec.clone()) else {
         return Vec::new();
     };
-    if &*params.system.manager != "slurm" {
-        return Vec::new();
-    }
-    let known: [(&[&str], char, &str, &str); 3] = [
-        (&["time"], 't', "--time", "--time-limit"),
-        (&["nodes"], 'N', "--nodes", "--max-workers-per-alloc"),
-        (&["job-name"], 'J', "--job-name", "--name"),
-    ];
+    let known: &[(&[&str], char, &str, &str)] = match &*params.system.manager {
+        "slurm" => &[
+            (&["time"], 't', "--time", "--time-limit"),
+            (&["nodes"], 'N', "--nodes", "--max-workers-per-alloc"),
+            (&["job-name"], 'J', "--job-name", "--name"),
+        ],
+        "pbs" => &[(&[], 'N', "-N", "--name")],
+        _ => &[],
+    };
     let found = known
-        .into_iter()
+        .iter()
         .filter(|(long, short, ..)| params.option(long, *short).is_some());
-    found.map(|(_, _, option, ours)| (option, ours)).collect()
+    found.map(|(_, _, option, ours)| (*option, *ours)).collect()
 }
 
 /// Returns an option after `--` that belongs to another batch system, with its owner and what to
@@ -213,6 +214,7 @@ mod tests {
             ),
             (TemplateName::Pbs, "-J 1-3", Some("-J"), vec![]),
             (TemplateName::Pbs, "-q x -l walltime=1:00", None, vec![]),
+            (TemplateName::Pbs, "-N mine", None, vec!["-N"]),
         ] {
             let system = batch_system::built_in(name).expect("it is valid");
             let spec = AllocQueueSpec {

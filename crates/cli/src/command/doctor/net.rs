@@ -257,7 +257,7 @@ async fn ports(path: &Path, file: &AccessFile) -> Vec<Check> {
 async fn port(plane: Plane, access: &Access) -> Vec<Check> {
     let (host, port) = (&access.host, access.port);
     let what = format!("address of {host}");
-    let addresses = match resolve(host, port).await {
+    let addresses = match in_time(hq_protocol::addresses_of(host, port)).await {
         Ok(found) => found,
         Err(error) => {
             let advice = "This machine cannot resolve the server's name. Start the server with --host and a name or address in a common network.";
