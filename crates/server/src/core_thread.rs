@@ -12,6 +12,7 @@ mod deferred;
 mod turn;
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,24 +59,19 @@ pub(crate) fn start(
     if store.is_some() {
         handle.encode_with(hq_store::body_bytes);
     }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    // Not dropped if the thread cannot be started: that panics on a thread of another runtime.
+    let runtime = ManuallyDrop::new(runtime);
     let mut core = Core::new(state, store, failed, listeners, stats);
-    let (built, is_built) = std::sync::mpsc::channel();
-    // Created on its own thread: if the thread cannot be started, the caller would have to drop the
-    // runtime, which is not allowed on a thread of another runtime.
-    let run = move || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_time().build();
-        let runtime = runtime.map_err(|error| drop(built.send(error)));
-        if let Ok(runtime) = runtime {
-            drop(built);
+    let thread = std::thread::Builder::new()
+        .name("core".into())
+        .spawn(move || {
+            let runtime = ManuallyDrop::into_inner(runtime);
             runtime.block_on(async { while core.turn(&mut events).await {} });
-        }
-    };
-    let thread = std::thread::Builder::new().name("core".into()).spawn(run)?;
-    match is_built.recv() {
-        Ok(error) => Err(error),
-        Err(_) => Ok((handle, thread)),
-    }
+        })?;
+    Ok((handle, thread))
 }
 
 struct Core {
