@@ -11,6 +11,7 @@ use hq_core::outcome::LostReason;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::server_state::{Ignored, JobTotals, TaskTotals, Totals};
 use hq_core::task::TaskState;
+use hq_core::time::Timestamp;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -36,6 +37,7 @@ pub(crate) struct ResourceFigures {
 /// Figures from the state at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Figures {
+    pub(crate) now: Timestamp,
     pub(crate) totals: Totals,
     pub(crate) ready: u64,
     pub(crate) ignored: Ignored,
@@ -52,6 +54,7 @@ pub(crate) struct Figures {
 pub(crate) fn read(view: &View<'_>) -> Figures {
     let state = view.state;
     let mut figures = Figures {
+        now: view.now.wall,
         totals: *state.totals(),
         ready: state.ready_len(),
         ignored: state.ignored(),

@@ -21,8 +21,6 @@ use hq_protocol::convert::{JobRef, Query};
 
 use crate::core_handle::View;
 use crate::updates::{Details, Update};
-pub(crate) use job::JobOverview;
-use listed::ListedJob;
 pub(crate) use parts::{PartialQuery, ask};
 pub(crate) use worker::on_request;
 
@@ -43,12 +41,6 @@ pub fn answer_in_steps(
         }
         between();
     }
-}
-
-/// Returns a job for dashboards, including the data shown in lists.
-pub(crate) fn job_overview(view: &View<'_>, id: JobId) -> Option<(JobOverview, ListedJob)> {
-    let listed = listed::listed(view, view.state.jobs().get(&id)?);
-    Some((job::overview(view, id)?, listed))
 }
 
 /// Returns a failed task for the details of a job.

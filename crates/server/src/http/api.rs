@@ -26,12 +26,15 @@ use axum::extract::{DefaultBodyLimit, Query as UrlQuery};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use hq_core::id::JobId;
+use hq_core::job::Job;
 use hq_core::limits::shortened;
 use hq_core::refusal::{Refusal, RefusalKind};
 
 use super::App;
 use super::kept::CachedJson;
 use super::packed::Packed;
+use crate::core_handle::View;
 pub(super) use answers::{Error, ErrorKind};
 pub use submit::{JobFormat, JobText, ReadJob};
 pub(super) use views::Graphs;
@@ -209,6 +212,20 @@ pub(super) fn id(text: &str, what: &str) -> Result<u32, ApiError> {
             "expected a number as the id of a {what}, found `{text}`"
         ))
     })
+}
+
+/// Reads something of a job on the core's thread.
+async fn look_at_job<T: Send + 'static>(
+    app: &App,
+    job: u32,
+    read: impl FnOnce(&View<'_>, &Job) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let looked = app.parts.core.query(move |view| {
+        let job = view.state.jobs().get(&JobId(job))?;
+        Some(read(view, job))
+    });
+    let missing = || ApiError::not_found(format!("there is no job {job}"));
+    looked.await?.ok_or_else(missing)
 }
 
 /// Checks that a number from the query string is within its bounds.

@@ -6,6 +6,7 @@ use hq_core::notice::shown_target;
 use hq_core::pace::PaceFacts;
 use hq_core::server_state::{Notice, NoticeState};
 use hq_core::task::TaskState;
+use hq_core::time::Timestamp;
 use hq_protocol::client;
 use hq_protocol::common;
 
@@ -47,42 +48,21 @@ fn pace(facts: PaceFacts) -> client::PaceFacts {
     }
 }
 
-/// A job in a reduced form for frequent refreshes, with only the first template of each submit and
-/// without ids.
-pub(crate) struct JobOverview {
-    pub(crate) detail: client::JobDetail,
-    /// The number of templates of each submit.
-    pub(crate) template_counts: Vec<usize>,
-}
-
-pub(super) fn overview(view: &View<'_>, id: JobId) -> Option<JobOverview> {
-    let job = view.state.jobs().get(&id)?;
-    Some(JobOverview {
-        detail: client::JobDetail {
-            submits: job.submits.iter().map(|s| submit_info(s, 1)).collect(),
-            ..detail(view, job)
-        },
-        template_counts: job
-            .submits
-            .iter()
-            .map(|submit| submit.definitions().len())
-            .collect(),
-    })
+/// Returns when the last task ended, or the current time for an open job that may get more tasks.
+pub(super) fn finished(view: &View<'_>, job: &Job) -> Option<Timestamp> {
+    match (job.is_idle(), job.is_open) {
+        (false, _) => None,
+        (true, true) => Some(view.now.wall),
+        (true, false) => Some(job.idle_since),
+    }
 }
 
 /// Returns all data of a job except its submits and the ids of its tasks; see [`add_submits`].
 pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
-    let finished = if !job.is_idle() {
-        None
-    } else if job.is_open {
-        Some(view.now.wall)
-    } else {
-        Some(job.idle_since)
-    };
     client::JobDetail {
         summary: Some(summary(job)),
         submitted_unix_ns: job.submitted.0,
-        finished_unix_ns: finished.map(|time| time.0),
+        finished_unix_ns: finished(view, job).map(|time| time.0),
         max_fails: job.max_fails,
         submits: Vec::new(),
         workers: job
@@ -102,7 +82,7 @@ pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
     }
 }
 
-fn notification(notice: &Notice) -> client::JobNotice {
+pub(super) fn notification(notice: &Notice) -> client::JobNotice {
     use client::job_notice::State;
     use client::notify_target::Event;
     let (state, outcome) = match &notice.state {
@@ -199,7 +179,7 @@ fn described_params(submit: &Submit) -> Vec<client::Param> {
 
 /// Returns a submit with at most `templates_max` templates, and without the templates of graph
 /// tasks.
-fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
+pub(super) fn submit_info(submit: &Submit, templates_max: usize) -> client::SubmitInfo {
     let is_graph = matches!(submit.kind, SubmitKind::Graph { .. });
     client::SubmitInfo {
         submit_dir: submit.header.submit_dir.to_vec().into(),
@@ -255,14 +235,11 @@ mod tests {
             state: &state,
             now: NOW,
         };
-        let shown = overview(&view, JobId(1)).expect("the job");
-        assert_eq!(shown.template_counts, [30_000]);
-        let submits = &shown.detail.submits;
-        assert_eq!(submits[0].templates.len(), 1);
-        assert_eq!(submits[0].graph_templates.len(), 0);
-        assert!(shown.detail.task_ids.is_none());
-        assert!(overview(&view, JobId(2)).is_none());
         let job = &state.jobs()[&JobId(1)];
+        let shown = crate::query::listed::overview(&view, job).submits;
+        assert_eq!(shown[0].template_count, 30_000);
+        assert_eq!(shown[0].info.templates.len(), 1);
+        assert_eq!(shown[0].info.graph_templates.len(), 0);
         let mut whole = detail(&view, job);
         let mut left = 30_000;
         assert!(!add_submits(job, &mut whole, &mut left), "tasks count, too");

@@ -1,7 +1,7 @@
 //! Jobs in lists of dashboards. They can be searched by command, host and failure.
 
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
-use hq_core::job::{Job, SubmitKind};
+use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::pace::{Pace, PaceFacts, estimate};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::request::{Policy, ResourceRequest};
@@ -115,6 +115,37 @@ pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
             |template| RequestedResources::of(template),
         ),
         pace,
+    }
+}
+
+/// A job for dashboards, in a reduced form for frequent refreshes.
+pub(crate) struct JobOverview {
+    pub(crate) listed: ListedJob,
+    pub(crate) max_fails: Option<u32>,
+    pub(crate) notifications: Vec<client::JobNotice>,
+    pub(crate) submits: Vec<SubmitOverview>,
+}
+
+/// A submit with only its first template and without ids.
+pub(crate) struct SubmitOverview {
+    pub(crate) info: client::SubmitInfo,
+    pub(crate) template_count: usize,
+}
+
+/// Returns a job for dashboards.
+pub(crate) fn overview(view: &View<'_>, found: &Job) -> JobOverview {
+    let submit = |submit: &Submit| SubmitOverview {
+        info: job::submit_info(submit, 1),
+        template_count: submit.definitions().len(),
+    };
+    JobOverview {
+        listed: ListedJob {
+            finished: job::finished(view, found),
+            ..listed(view, found)
+        },
+        max_fails: found.max_fails,
+        notifications: found.notices.iter().map(job::notification).collect(),
+        submits: found.submits.iter().map(submit).collect(),
     }
 }
 

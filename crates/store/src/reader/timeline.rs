@@ -4,7 +4,7 @@
 
 use hq_core::outcome::OutcomeCode;
 use hq_core::task::TaskState;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::usage::cpus_of;
 use super::{FAILURES_MAX, run_bin_sql};
@@ -27,9 +27,9 @@ pub struct FailureRow {
     /// The error text of the failure.
     pub error: String,
     /// The id of the task within the job.
-    pub task: Option<i64>,
+    pub task: u32,
     /// The instance that failed.
-    pub instance: Option<i64>,
+    pub instance: u32,
     /// The host that ran the task.
     pub host: Option<String>,
     /// The worker that ran the task.
@@ -51,8 +51,8 @@ pub fn failures(job: u32) -> Query<FailureRow> {
     );
     Query::new(&sql, &[], |row| FailureRow {
         error: words(row, 0),
-        task: row.number(2),
-        instance: row.number(3),
+        task: row.small(2),
+        instance: row.small(3),
         host: row.owned(4),
         worker: row.number(5),
         run_us: row.number(6),
@@ -295,8 +295,8 @@ pub struct LogRow {
     pub job: Option<i64>,
     /// The worker that the event is about.
     pub worker: Option<i64>,
-    /// The details. `None` if they are not JSON.
-    pub data: Option<Value>,
+    /// The details. Empty if they are not a JSON object.
+    pub data: Map<String, Value>,
 }
 
 /// Selects the last events with a sequence number below `before` that are not about individual
@@ -314,7 +314,7 @@ pub fn log(before: i64, limit: u32) -> Query<LogRow> {
         kind: row.owned(2).unwrap_or_default(),
         job: row.number(3),
         worker: row.number(4),
-        data: row.text(5).and_then(|text| serde_json::from_str(text).ok()),
+        data: serde_json::from_str(row.text(5).unwrap_or_default()).unwrap_or_default(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The types of the API: the values that handlers read and write, with their descriptions in
 //! `docs/openapi.yaml`.
 //!
-//! [`answer`], [`words`] and [`query`] define a type and, for tests, its schema, so that the two
+//! [`answers`], [`words`] and [`query`] define types and, for tests, their schemas, so that the two
 //! cannot differ. One test generates the answers in the description and compares them, and another
 //! compares parameters and routes. Comments on fields are descriptions for users of the API.
 //! `docs/adr/0021-types-describe-the-interface.md` explains why no crate is used.
@@ -9,22 +9,113 @@
 #[cfg(test)]
 pub(super) mod schema;
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use hq_core::autoalloc::ReasonKind;
-use hq_core::job::JobState;
+use hq_core::job::{JobState, TaskTotals};
 use hq_core::task::TaskState;
+use hq_protocol::client;
 use hq_protocol::convert::Role;
 use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 
-/// Defines an answer. All fields are always present, except those after `optional`.
-/// `Name: Base { … }` includes the fields of `Base`.
-macro_rules! answer {
-    (
-        $(#[doc = $about:literal])*
-        $name:ident $(: $base:ident)? {
-            $( $(#[doc = $words:literal])* $field:ident: $type:ty, )*
+/// A value of an answer that is made from another value: a field of a message, a column of a row,
+/// or a whole message for a nested answer.
+pub(in crate::http) trait Shown<S: ?Sized> {
+    fn shown(from: &S) -> Self;
+}
+
+macro_rules! shown {
+    ($($type:ty = $from:ty: $show:expr;)*) => {$(
+        impl Shown<$from> for $type {
+            fn shown(from: &$from) -> Self {
+                $show(from)
+            }
         }
-        $( optional { $( $(#[doc = $more_words:literal])* $more:ident: $more_type:ty, )* } )?
-    ) => {
+    )*};
+}
+shown! {
+    bool = bool: Clone::clone;
+    u32 = u32: Clone::clone;
+    u64 = u64: Clone::clone;
+    usize = usize: Clone::clone;
+    i32 = i32: Clone::clone;
+    i64 = i64: Clone::clone;
+    f64 = f64: Clone::clone;
+    String = String: Clone::clone;
+    String = str: str::to_owned;
+    String = Bytes: |from: &Bytes| lossy(from);
+    String = [u8]: lossy;
+    Map<String, Value> = Map<String, Value>: Clone::clone;
+    Id = u32: |id: &u32| Self(*id);
+    Word<TaskState> = i32: |state: &i32| {
+        Self(client::TaskState::try_from(*state).unwrap_or_default().into())
+    };
+    ByState<u64> = TaskTotals: |totals: &TaskTotals| {
+        let mut totals = *totals;
+        Self(TaskState::ALL.map(|state| *totals.of(state)))
+    };
+    // The parameters of a task without any are null.
+    Option<BTreeMap<String, String>> = Vec<client::Param>: |params: &Vec<client::Param>| {
+        let pair = |param: &client::Param| (param.name.clone(), lossy(&param.value));
+        (!params.is_empty()).then(|| params.iter().map(pair).collect())
+    };
+}
+
+impl<T: Shown<S>, S: ?Sized> Shown<&S> for T {
+    fn shown(from: &&S) -> Self {
+        Self::shown(*from)
+    }
+}
+
+impl<T: Shown<S>, S> Shown<Option<S>> for Option<T> {
+    fn shown(from: &Option<S>) -> Self {
+        from.as_ref().map(T::shown)
+    }
+}
+
+impl<T: Shown<S>, S> Shown<[S]> for Vec<T> {
+    fn shown(from: &[S]) -> Self {
+        from.iter().map(T::shown).collect()
+    }
+}
+
+impl<T: Shown<S>, S> Shown<Vec<S>> for Vec<T> {
+    fn shown(from: &Vec<S>) -> Self {
+        Self::shown(from.as_slice())
+    }
+}
+
+impl<T: Shown<S>, S, const N: usize> Shown<[S; N]> for [T; N] {
+    fn shown(from: &[S; N]) -> Self {
+        from.each_ref().map(T::shown)
+    }
+}
+
+/// Converts bytes to text, as far as they are UTF-8.
+pub(in crate::http) fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Defines answers. A row `..Base` includes the fields of another answer. All fields are always
+/// present, except with `skip_serializing_if`.
+///
+/// `struct Name = value: Source { … }` also makes the answer from a value of this type, see
+/// [`Shown`]: each field from the field of `value` with the same name, or from the expression after
+/// `=`. A field that only the handler knows begins with an empty value of its type.
+macro_rules! answers {
+    ($(
+        $(#[doc = $about:literal])*
+        struct $name:ident $(= $from:ident: $source:ty)? {
+            $(..$base:ident $(= $basis:expr)?,)?
+            $(
+                $(#[doc = $words:literal])*
+                $(#[serde(skip_serializing_if = $unless:literal)])?
+                $field:ident: $type:ty $(= $value:expr)?,
+            )*
+        }
+    )*) => {$(
         $(#[doc = $about])*
         #[derive(serde::Serialize, Clone, Debug)]
         pub(in crate::http) struct $name {
@@ -33,13 +124,21 @@ macro_rules! answer {
                 #[serde(flatten)]
                 pub(in crate::http) base: $base,
             )?
-            $( $(#[doc = $words])* pub(in crate::http) $field: $type, )*
-            $($(
-                $(#[doc = $more_words])*
-                #[serde(skip_serializing_if = "Option::is_none")]
-                pub(in crate::http) $more: Option<$more_type>,
-            )*)?
+            $(
+                $(#[doc = $words])*
+                $(#[serde(skip_serializing_if = $unless)])?
+                pub(in crate::http) $field: $type,
+            )*
         }
+
+        impl $crate::http::api::described::Shown<Self> for $name {
+            fn shown(from: &Self) -> Self {
+                from.clone()
+            }
+        }
+
+        answers!(@make $name [$($from: $source)?] [$($base $(= $basis)?)?]
+            [$($field $(= $value)?,)*]);
 
         #[cfg(test)]
         impl $crate::http::api::described::schema::Described for $name {
@@ -53,22 +152,54 @@ macro_rules! answer {
                 }
                 let mut object = $crate::http::api::described::schema::Object::new(&[$($about),*]);
                 $( object.base::<$base>(all); )?
-                $( object.field::<$type>(all, stringify!($field), &[$($words),*]); )*
-                $($( object.optional::<$more_type>(all, stringify!($more), &[$($more_words),*]); )*)?
+                $(
+                    let name = [stringify!($field) $(, $unless)?];
+                    object.field::<$type>(all, &name, &[$($words),*]);
+                )*
                 all.end(stringify!($name), &object);
             }
         }
+    )*};
+    (@make $name:ident [] $base:tt $fields:tt) => {};
+    (@make $name:ident [$from:ident: $source:ty] [$($base:ident $(= $basis:expr)?)?]
+        [$($field:ident $(= $value:expr)?,)*]) => {
+        impl $crate::http::api::described::Shown<$source> for $name {
+            fn shown($from: &$source) -> Self {
+                Self {
+                    $(base: $crate::http::api::described::Shown::shown(
+                        answers!(@of $from $(, &$basis)?)
+                    ),)?
+                    $($field: $crate::http::api::described::Shown::shown(
+                        answers!(@of &$from.$field $(, &$value)?)
+                    ),)*
+                }
+            }
+        }
     };
+    (@of $usual:expr) => { $usual };
+    (@of $usual:expr, $other:expr) => { $other };
 }
-pub(super) use answer;
+pub(super) use answers;
 
-/// Defines an enumeration whose values are the variant names in lower case.
+/// Defines enumerations whose values are the variant names in lower case. `enum Name = Source`
+/// converts from the enumeration of a message, whose names stand after `=` if they differ.
 macro_rules! words {
-    ($(#[doc = $about:literal])* $name:ident { $($word:ident,)* }) => {
+    ($(
+        $(#[doc = $about:literal])*
+        enum $name:ident $(= $source:path)? { $($word:ident $(= $theirs:ident)?),* }
+    )*) => {$(
         $(#[doc = $about])*
         #[derive(serde::Serialize, Clone, Copy, PartialEq, Eq, Debug)]
         #[serde(rename_all = "kebab-case")]
         pub(in crate::http) enum $name { $($word,)* }
+
+        impl $crate::http::api::described::Shown<Self> for $name {
+            fn shown(from: &Self) -> Self {
+                *from
+            }
+        }
+
+        words!(@make $name [$($source)?] $($word $(= $theirs)?,)*);
 
         #[cfg(test)]
         impl $crate::http::api::described::schema::Described for $name {
@@ -76,7 +207,20 @@ macro_rules! words {
                 $crate::http::api::described::schema::Schema::words(&[$(Self::$word),*])
             }
         }
+    )*};
+    (@make $name:ident [] $($rest:tt)*) => {};
+    (@make $name:ident [$source:path] $($word:ident $(= $theirs:ident)?,)*) => {
+        impl $crate::http::api::described::Shown<i32> for $name {
+            fn shown(from: &i32) -> Self {
+                type Source = $source;
+                match Source::try_from(*from).unwrap_or_default() {
+                    $(words!(@name $word $($theirs)?) => Self::$word,)*
+                }
+            }
+        }
     };
+    (@name $word:ident) => { Source::$word };
+    (@name $word:ident $theirs:ident) => { Source::$theirs };
 }
 pub(super) use words;
 
@@ -112,7 +256,7 @@ pub(super) use query;
 pub(in crate::http) struct Id(pub(in crate::http) u32);
 
 /// A value for each task state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(in crate::http) struct ByState<T>(pub(in crate::http) [T; TaskState::ALL.len()]);
 
 impl<T: Serialize> Serialize for ByState<T> {
@@ -121,18 +265,22 @@ impl<T: Serialize> Serialize for ByState<T> {
     }
 }
 
-/// A value from the core that has a name.
-pub(in crate::http) trait Named: Copy {
-    /// Returns the name.
-    fn word(self) -> &'static str;
-}
+/// A value from the core, which is serialized as its name.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::http) struct Word<T>(pub(in crate::http) T);
 
 macro_rules! named {
     ($($type:ident),*) => {
         $(
-            impl Named for $type {
-                fn word(self) -> &'static str {
-                    self.name()
+            impl Serialize for Word<$type> {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.serialize_str(self.0.name())
+                }
+            }
+
+            impl Shown<$type> for Word<$type> {
+                fn shown(from: &$type) -> Self {
+                    Self(*from)
                 }
             }
 
@@ -146,13 +294,3 @@ macro_rules! named {
     };
 }
 named!(TaskState, JobState, ReasonKind, Role);
-
-/// Serializes a value from the core as its name.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::http) struct Word<T>(pub(in crate::http) T);
-
-impl<T: Named> Serialize for Word<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0.word())
-    }
-}

@@ -12,7 +12,7 @@ use hq_core::task::TaskState;
 
 use super::answers::{Parameter, ParameterTable, ParameterValue};
 use super::described::ByState;
-use super::{ApiError, KeptAnswer, id};
+use super::{ApiError, KeptAnswer, id, look_at_job};
 use crate::http::App;
 
 /// The maximum number of values that are listed for a parameter. If a parameter had more values,
@@ -31,13 +31,7 @@ pub(in crate::http) async fn table(
     Path(job): Path<String>,
 ) -> KeptAnswer<ParameterTable> {
     let job = id(&job, "job")?;
-    let make = async {
-        let find = move |state: &hq_core::server_state::ServerState| {
-            state.jobs().get(&JobId(job)).map(table_of)
-        };
-        let found = app.parts.core.query(move |view| find(view.state)).await?;
-        found.ok_or_else(|| ApiError::not_found(format!("there is no job {job}")))
-    };
+    let make = look_at_job(&app, job, |_, job| table_of(job));
     app.kept.get(format!("parameters {job}"), make).await
 }
 

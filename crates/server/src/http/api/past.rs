@@ -9,23 +9,19 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::{Path, State};
-use hq_core::id::JobId;
 use hq_core::task::TaskState;
 use hq_protocol::admission::actor;
 use hq_store::StoreClient;
-use hq_store::reader::timeline::{self, BarRow, BarSumRow, WorkerRow};
+use hq_store::reader::timeline::{self, BarRow, BarSumRow};
 use hq_store::reader::{self, FAILURES_MAX, QueryLimits, RUN_BOUNDS};
 use hq_store::statement::Query;
-use serde_json::Value;
 
-use super::answers::{
-    Bar, BarSum, Ended, Failure, FailureGroup, Failures, Log, LoggedEvent, RunBin, Share, Timeline,
-    TimelineWorker,
-};
-use super::described::{Id, query};
+use super::answers::{Bar, BarSum, Ended, Failure, Failures, Log, RunBin, Timeline};
+use super::described::{Shown, query};
 use super::json::amount;
-use super::{Answer, ApiError, KeptAnswer, Parameters, bounded, id, parameters, params};
-use crate::core_handle::View;
+use super::{
+    Answer, ApiError, KeptAnswer, Parameters, bounded, id, look_at_job, parameters, params,
+};
 use crate::http::App;
 use crate::journal_link;
 use crate::query::listed::cpus_of;
@@ -75,28 +71,16 @@ pub(in crate::http) async fn ended(State(app): State<Arc<App>>) -> Answer<Ended>
     }
     let found = app.parts.problems.shares().await?;
     let is_cut = found.is_cut || found.shares.len() > SHARES_MAX;
-    let shares = found.shares.into_iter().take(SHARES_MAX);
-    let shares = shares.map(|share| Share {
-        job: Id(share.job),
-        worker: Id(share.worker),
-        host: share.host,
-        error: share.error,
-        count: share.count,
-    });
+    let shares = found.shares.iter().take(SHARES_MAX);
     Ok(Json(Ended {
-        shares: shares.collect(),
+        shares: shares.map(Shown::shown).collect(),
         is_cut,
     }))
 }
 
 /// Returns the number of failed tasks of a job, or an error if the job does not exist.
 pub(super) async fn failed_count(app: &App, job: u32) -> Result<u64, ApiError> {
-    let count = move |view: &View<'_>| {
-        let job = view.state.jobs().get(&JobId(job));
-        job.map(|job| u64::from(job.counts().failed))
-    };
-    let found = app.parts.core.query(count).await?;
-    found.ok_or_else(|| ApiError::not_found(format!("there is no job {job}")))
+    look_at_job(app, job, |_, job| job.counts().failed.into()).await
 }
 
 /// Returns the last failures of a job, and all failures by reason and host.
@@ -111,30 +95,16 @@ pub(in crate::http) async fn failures(
     let make = async {
         let (last, _) = rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
         let (groups, _) = rows(&app, timeline::failure_groups(job), GROUPS_MAX).await?;
-        let small = |number: Option<i64>| u32::try_from(number?).ok();
-        let tasks = last.iter().map(|row| small(row.task).unwrap_or(0));
+        let tasks = last.iter().map(|row| row.task);
         let params = params::of_tasks(&app, job, tasks.collect()).await?;
         let params = params.into_iter().chain(std::iter::repeat(None));
-        let failures = last.into_iter().zip(params).filter_map(|(row, params)| {
-            Some(Failure {
-                task: Id(small(row.task)?),
-                instance: small(row.instance)?,
-                error: row.error,
-                host: row.host,
-                worker: row.worker,
-                run_us: row.run_us,
-                ended_ms: row.ended_ms,
-                params,
-            })
-        });
-        let groups = groups.into_iter().map(|row| FailureGroup {
-            error: row.error,
-            host: row.host,
-            count: row.count,
+        let failures = last.iter().zip(params).map(|(row, params)| Failure {
+            params,
+            ..Failure::shown(row)
         });
         Ok::<_, ApiError>(Failures {
             failures: failures.collect(),
-            groups: groups.collect(),
+            groups: Shown::shown(&groups),
         })
     };
     let name = format!("failures {job}");
@@ -225,22 +195,12 @@ pub(in crate::http) async fn bars(
         to_ms: asked.to_ms,
         first_ms: first.first().copied().unwrap_or(0),
         cost_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-        workers: workers.into_iter().map(worker).collect(),
+        workers: Shown::shown(&workers),
         tasks,
         step_us: sums.is_some().then_some(width / 1_000),
         is_cut: has_gaps,
         steps: sums,
     }))
-}
-
-fn worker(row: WorkerRow) -> TimelineWorker {
-    TimelineWorker {
-        id: row.id,
-        host: row.host,
-        started_ms: row.started_ms,
-        ended_ms: row.ended_ms,
-        cpus: amount(row.cpus.unsigned_abs()),
-    }
 }
 
 /// Adds the cpus that tasks requested, which are looked up in the core.
@@ -310,19 +270,8 @@ pub(in crate::http) async fn log(
     let limit = bounded("limit", asked.limit, 500, 1..=EVENTS_MAX)?;
     let before = asked.before.map_or(i64::MAX, i64::from);
     let (found, _) = rows(&app, timeline::log(before, limit), limit.into()).await?;
-    let events = found.into_iter().map(|row| LoggedEvent {
-        seq: row.seq,
-        at_ms: row.at_ms,
-        r#type: row.kind,
-        job: row.job,
-        worker: row.worker,
-        data: match row.data {
-            Some(Value::Object(data)) => data,
-            Some(_) | None => serde_json::Map::new(),
-        },
-    });
     Ok(Json(Log {
-        events: events.collect(),
+        events: Shown::shown(&found),
     }))
 }
 

@@ -10,18 +10,20 @@ use hq_core::id::{JobId, QueueId, TaskId, TaskKey, WorkerId};
 use hq_core::selector::Selector;
 use hq_core::task::TaskState;
 use hq_protocol::client::{self, TaskInfo, TaskPageReply, alloc_reply, reply::Reply};
+use hq_protocol::common::TaskTemplate;
 use hq_protocol::convert::{
     AllocRequest, JobRef, OutputQuery, Query, ReadFrom, Role, TaskPageQuery,
 };
 use hq_store::reader::{self, run, timeline};
 
 use super::answers::{
-    History, JobDetail, JobPage, Output, QueueList, ResourceSum, Server, Summary, TaskPage,
-    WorkerCounts, WorkerList,
+    History, JobDetail, JobPage, ListedJob, Output, Queue, QueueList, Server, Summary, Task,
+    TaskPage, Worker, WorkerList,
 };
-use super::described::{Word, query};
+use super::described::{Shown, Word, query};
+use super::json::{FoundTask, amount, ms};
 use super::past::rows;
-use super::{Answer, ApiError, Parameters, bounded, id, json as shape, parameters};
+use super::{Answer, ApiError, Parameters, bounded, id, look_at_job, parameters};
 use crate::http::App;
 use crate::query::listed;
 use crate::{metrics, output_link, query};
@@ -50,35 +52,13 @@ pub(in crate::http) async fn server(
         version: info.version.clone(),
         host: info.client_host.clone(),
         pid: info.pid,
-        started_ms: shape::ms(info.start_unix_ns),
+        started_ms: ms(info.start_unix_ns),
     }))
 }
 
 pub(in crate::http) async fn summary(State(app): State<Arc<App>>) -> Answer<Summary> {
-    let (figures, now) = app
-        .parts
-        .core
-        .query(|view| (metrics::read(view), view.now.wall.0))
-        .await?;
-    let (tasks, ended) = (figures.totals.tasks, figures.totals.ended);
-    let resources = figures.resources.into_iter();
-    let resources = resources.map(|(name, sum)| ResourceSum {
-        name,
-        total_units: sum.total,
-        used_units: sum.used,
-    });
-    Ok(Json(Summary {
-        now_ms: shape::ms(now),
-        tasks: shape::tasks(tasks),
-        ended_since_start: ended.finished + ended.failed,
-        ready: figures.ready,
-        workers: WorkerCounts {
-            connected: figures.connected,
-            away: figures.away,
-            gone: figures.lost.values().sum(),
-        },
-        resources: resources.collect(),
-    }))
+    let figures = app.parts.core.query(metrics::read).await?;
+    Ok(Json(Summary::shown(&figures)))
 }
 
 query! {
@@ -110,7 +90,7 @@ pub(in crate::http) async fn jobs(
             .core
             .query(move |view| listed::newest(view, next, room, text.as_deref()))
             .await?;
-        found.extend(part.jobs.iter().map(shape::listed));
+        found.extend(part.jobs.iter().map(ListedJob::shown));
         next = part.next;
         if next.is_none() || found.len() >= limit {
             break;
@@ -126,13 +106,8 @@ pub(in crate::http) async fn job(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
 ) -> Answer<JobDetail> {
-    let asked = JobId(id(&job, "job")?);
-    let core = &app.parts.core;
-    let found = core
-        .query(move |view| query::job_overview(view, asked))
-        .await?;
-    let found = found.ok_or_else(|| ApiError::not_found(format!("there is no job {job}")))?;
-    Ok(Json(shape::job_detail(&found)))
+    let found = look_at_job(&app, id(&job, "job")?, listed::overview).await?;
+    Ok(Json(JobDetail::shown(&found)))
 }
 
 pub(super) fn unexpected() -> ApiError {
@@ -224,7 +199,7 @@ pub(in crate::http) async fn tasks(
             return Err(ApiError::not_found(format!("there is no job {job}")));
         }
         let wanted = |task: &&TaskInfo| text.as_deref().is_none_or(|text| has(task, &page, text));
-        tasks.extend(page.tasks.iter().filter(wanted).map(shape::task));
+        tasks.extend(page.tasks.iter().filter(wanted).map(Task::shown));
         next = page.next_cursor;
         match next {
             Some(cursor) if text.is_some() && tasks.len() < limit as usize => query.cursor = cursor,
@@ -240,17 +215,26 @@ pub(in crate::http) async fn tasks(
 /// Returns whether any field of a task contains a text in lower case.
 fn has(task: &TaskInfo, page: &TaskPageReply, text: &str) -> bool {
     let is_in = |place: &str| listed::contains(place, text);
-    let template = page.templates.get(task.template as usize);
+    let found = FoundTask {
+        task,
+        template: page.templates.get(task.template as usize),
+        resources: "",
+    };
+    let command = |template: &TaskTemplate| <Vec<String>>::shown(&template.args).join(" ");
     task.id.to_string() == text
         || task.workers.iter().any(|worker| is_in(&worker.hostname))
         || task.error.as_deref().is_some_and(is_in)
-        || shape::entry(task, template).is_some_and(|entry| is_in(&String::from_utf8_lossy(entry)))
+        || found
+            .entry()
+            .is_some_and(|entry| is_in(&String::from_utf8_lossy(entry)))
         || task.params.iter().any(|param| {
             let value = String::from_utf8_lossy(&param.value);
             // The whole text is compared, because `seed=1` is not `seed=10`.
             is_in(&value) || format!("{}={value}", param.name).to_lowercase() == text
         })
-        || template.is_some_and(|template| is_in(&shape::command(template).join(" ")))
+        || found
+            .template
+            .is_some_and(|template| is_in(&command(template)))
 }
 
 query! {
@@ -300,7 +284,7 @@ pub(in crate::http) async fn output(
             "there is no task {task} of job {job}"
         )));
     }
-    Ok(Json(shape::output(&output)))
+    Ok(Json(Output::shown(&output)))
 }
 
 pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer<WorkerList> {
@@ -315,16 +299,18 @@ pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer<Work
     let running: BTreeMap<_, _> = (app.parts.core.query(listed::running_on).await?)
         .into_iter()
         .collect();
-    let tasks = |worker: &client::WorkerInfo| {
-        running
-            .get(&WorkerId(worker.id))
-            .map_or(&[][..], Vec::as_slice)
-    };
-    let workers = found.workers.iter();
-    let workers = workers
-        .map(|worker| shape::worker(worker, tasks(worker)))
-        .collect();
-    Ok(Json(WorkerList { workers }))
+    let workers = found.workers.iter().map(|worker| {
+        let tasks = running.get(&WorkerId(worker.id)).into_iter().flatten();
+        Worker {
+            tasks: tasks
+                .map(|key| [key.job.as_u32(), key.task.as_u32()])
+                .collect(),
+            ..Worker::shown(worker)
+        }
+    });
+    Ok(Json(WorkerList {
+        workers: workers.collect(),
+    }))
 }
 
 pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer<QueueList> {
@@ -338,7 +324,10 @@ pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer<Queue
             Some(alloc_reply::Reply::Allocations(found)) => found.allocations,
             Some(_) | None => Vec::new(),
         };
-        queues.push(shape::queue(queue, &allocations));
+        queues.push(Queue {
+            allocations: Shown::shown(&allocations),
+            ..Queue::shown(queue)
+        });
     }
     Ok(Json(QueueList { queues }))
 }
@@ -428,7 +417,7 @@ async fn cpus(
     let (changes, _) = rows(app, reader::steps(from, to, width), HISTORY_ROWS_MAX).await?;
     let (lives, _) = rows(app, run::lives(from, to), HISTORY_ROWS_MAX).await?;
     let found = reader::usage(&changes, &lives, from, width, steps);
-    let whole = |units: i64| shape::amount(units.unsigned_abs());
+    let whole = |units: i64| amount(units.unsigned_abs());
     let series = found
         .iter()
         .map(|step| (whole(step.used), whole(step.offered)));

@@ -9,7 +9,8 @@ use axum::extract::{Path, State};
 use hq_core::id::{JobId, TaskId, TaskKey};
 use hq_core::limits::shortened;
 use hq_core::signature::{sample, signature, without_paths};
-use hq_store::reader::{FAILURES_MAX, timeline};
+use hq_store::reader::FAILURES_MAX;
+use hq_store::reader::timeline::{self, FailureRow};
 
 use super::answers::{Signature, Signatures};
 use super::described::Id;
@@ -74,17 +75,16 @@ pub(in crate::http) async fn signatures(
     let make = async {
         let (last, _) = past::rows(&app, timeline::failures(job), FAILURES_MAX.into()).await?;
         let chosen = sample(last.len(), READ_MAX).filter_map(|at| last.get(at));
-        let chosen = chosen.filter_map(|row| Some((u32::try_from(row.task?).ok()?, &row.error)));
-        let chosen: Vec<(u32, &String)> = chosen.collect();
-        let key = |task: u32| TaskKey::new(JobId(job), TaskId(task));
-        let keys: Vec<TaskKey> = chosen.iter().map(|(task, _)| key(*task)).collect();
+        let chosen: Vec<&FailureRow> = chosen.collect();
+        let key = |row: &&FailureRow| TaskKey::new(JobId(job), TaskId(row.task));
+        let keys: Vec<TaskKey> = chosen.iter().map(key).collect();
         let said = words::read(&app.parts.core, &app.parts.questions, &keys).await;
-        let tasks = chosen.iter().map(|(task, _)| *task).collect();
+        let tasks = chosen.iter().map(|row| row.task).collect();
         let params = params::of_tasks(&app, job, tasks).await?;
         let params = params.into_iter().chain(std::iter::repeat(None));
         let mut groups = BTreeMap::<(String, String), Group>::new();
         let mut read = 0_u64;
-        for (((task, error), said), params) in chosen.into_iter().zip(said).zip(params) {
+        for ((row, said), params) in chosen.into_iter().zip(said).zip(params) {
             let line = match said {
                 Words::Said(line) => line,
                 Words::Nothing => String::new(),
@@ -94,14 +94,14 @@ pub(in crate::http) async fn signatures(
             let words = signature(&line);
             // Lines that differ only in paths have the same cause.
             let cause = without_paths(&words);
-            match groups.entry((error.clone(), cause.clone())) {
+            match groups.entry((row.error.clone(), cause.clone())) {
                 Entry::Occupied(mut group) => {
-                    group.get_mut().add(task, &line, words, cause, params)
+                    group.get_mut().add(row.task, &line, words, cause, params)
                 }
                 Entry::Vacant(place) => {
                     place.insert(Group {
                         count: 1,
-                        first: task,
+                        first: row.task,
                         words,
                         example: line,
                         params,

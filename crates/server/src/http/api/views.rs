@@ -11,19 +11,15 @@ use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::range::IdArray;
 use hq_core::task::TaskState;
 use hq_core::template::TaskTemplate;
-use hq_protocol::client::{self, explain_item::Item, reply::Reply};
+use hq_protocol::client::reply::Reply;
 use hq_protocol::convert::{JobRef, Query, TaskPageQuery};
 use tokio::sync::Mutex;
 
-use super::answers::{
-    self, Blocked, BlockedKind, Explanation, GraphEdge, GraphTemplate, TaskDetail,
-    WorkerExplanation,
-};
-use super::described::{ByState, Id, query};
+use super::answers::{self, Explanation, GraphEdge, GraphTemplate, Strip, TaskDetail};
+use super::described::{ByState, Id, Shown, query};
+use super::json::FoundTask;
 use super::read::{accepted, task_page, unexpected};
-use super::{
-    Answer, ApiError, KeptAnswer, Parameters, bounded, id, json as shape, parameters, past,
-};
+use super::{Answer, ApiError, KeptAnswer, Parameters, bounded, id, look_at_job, parameters, past};
 use crate::core_handle::View;
 use crate::curves::Curves;
 use crate::http::App;
@@ -38,10 +34,6 @@ type Counts = [u64; TaskState::ALL.len()];
 
 fn number(state: TaskState) -> usize {
     usize::from(state.number())
-}
-
-fn no_job(job: u32) -> ApiError {
-    ApiError::not_found(format!("there is no job {job}"))
 }
 
 /// Returns one task.
@@ -62,17 +54,19 @@ pub(in crate::http) async fn task(
     };
     let curves = Curves::new(app.parts.store.clone());
     let page = curves.fill(task_page(&app, page).await?).await;
-    let words = move |view: &View<'_>| {
-        let job = view.state.jobs().get(&JobId(job))?;
+    let missing = || ApiError::not_found(format!("there is no task {task} in job {job}"));
+    let found = page.tasks.first().ok_or_else(missing)?;
+    let words = move |_: &View<'_>, job: &Job| {
         let slot = job.find(TaskId(task))?;
         let task = job.submit(slot)?.definition(slot.index)?;
         Some(RequestedResources::of(task).words)
     };
-    let words = app.parts.core.query(words).await?.unwrap_or_default();
-    let found = page.tasks.first();
-    let found = found.map(|task| shape::task_detail(task, page.templates.first(), &words));
-    let missing = || ApiError::not_found(format!("there is no task {task} in job {job}"));
-    Ok(Json(found.ok_or_else(missing)?))
+    let words = look_at_job(&app, job, words).await?.unwrap_or_default();
+    Ok(Json(TaskDetail::shown(&FoundTask {
+        task: found,
+        template: page.templates.first(),
+        resources: &words,
+    })))
 }
 
 /// Explains why a task does not run.
@@ -89,57 +83,7 @@ pub(in crate::http) async fn explain(
     let Reply::Explanation(found) = accepted(answer)? else {
         return Err(unexpected());
     };
-    let workers = found.workers.iter().map(|worker| {
-        // Shows the variant that comes closest.
-        let blocked = |variant: &client::VariantExplanation| -> Vec<Blocked> {
-            variant.items.iter().filter_map(blocking).collect()
-        };
-        let best = worker
-            .variants
-            .iter()
-            .min_by_key(|variant| (blocked(variant).len(), variant.hindrances.len()));
-        WorkerExplanation {
-            worker: Id(worker.worker),
-            blocked: best.map(blocked).unwrap_or_default(),
-            hindrances: best
-                .map(|variant| variant.hindrances.clone())
-                .unwrap_or_default(),
-        }
-    });
-    Ok(Json(Explanation {
-        dep_count: found.dep_count,
-        waiting_dep_count: found.waiting_dep_count,
-        is_ready: found.is_ready,
-        sent_to: found.sent_to,
-        workers: workers.collect(),
-    }))
-}
-
-/// Converts a condition that does not hold, or returns `None` if it holds.
-fn blocking(item: &client::ExplainItem) -> Option<Blocked> {
-    match item.item.as_ref()? {
-        Item::Time(time) => {
-            let left = time.remaining_ns.filter(|left| *left < time.min_time_ns)?;
-            Some(Blocked {
-                kind: BlockedKind::Time,
-                requested: shape::whole_ms(time.min_time_ns),
-                offered: shape::whole_ms(left),
-                resource: None,
-            })
-        }
-        Item::Resource(found) => (found.request_units > found.worker_units).then(|| Blocked {
-            kind: BlockedKind::Resource,
-            requested: shape::amount(found.request_units),
-            offered: shape::amount(found.worker_units),
-            resource: Some(found.resource.clone()),
-        }),
-        Item::Group(group) => (group.n_nodes > group.group_size).then(|| Blocked {
-            kind: BlockedKind::Group,
-            requested: f64::from(group.n_nodes),
-            offered: f64::from(group.group_size),
-            resource: None,
-        }),
-    }
+    Ok(Json(Explanation::shown(&found)))
 }
 
 query! {
@@ -154,37 +98,15 @@ pub(in crate::http) async fn strip(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
     asked: Parameters<StripQuery>,
-) -> KeptAnswer<answers::Strip> {
+) -> KeptAnswer<Strip> {
     let bins = bounded("bins", parameters(asked)?.bins, 600, 1..=BINS_MAX)?;
     let job = id(&job, "job")?;
     let make = async {
-        let found = app
-            .parts
-            .core
-            .query(move |view| {
-                view.state
-                    .jobs()
-                    .get(&JobId(job))
-                    .map(|job| Strip::of(job, bins))
-            })
-            .await?;
-        let strip = found.ok_or_else(|| no_job(job))?;
+        let strip = look_at_job(&app, job, move |_, job| Strip::of(job, bins)).await?;
         let run_times = past::run_times(&app, job).await?;
-        Ok::<_, ApiError>(answers::Strip {
-            first: Id(strip.first),
-            last: Id(strip.last),
-            bins: strip.bins,
-            run_times,
-        })
+        Ok::<_, ApiError>(Strip { run_times, ..strip })
     };
     app.kept.get(format!("strip {job} {bins}"), make).await
-}
-
-/// The tasks in each bin of ids.
-struct Strip {
-    first: u32,
-    last: u32,
-    bins: Vec<Counts>,
 }
 
 impl Strip {
@@ -201,9 +123,10 @@ impl Strip {
         let span = u64::from(last - first) + 1;
         let length = usize::try_from(span.min(bins.into())).unwrap_or(1);
         let mut strip = Self {
-            first,
-            last,
+            first: Id(first),
+            last: Id(last),
             bins: vec![Counts::default(); length],
+            run_times: Vec::new(),
         };
         for submit in &job.submits {
             strip.add(submit);
@@ -227,11 +150,11 @@ impl Strip {
     /// Adds the ids from `from` to `to`, both inclusive.
     fn add_range(&mut self, from: u32, to: u32, state: usize) {
         let (span, length) = (
-            u64::from(self.last - self.first) + 1,
+            u64::from(self.last.0 - self.first.0) + 1,
             self.bins.len() as u64,
         );
-        let bin_of = |id: u64| id * length / span;
-        let (mut at, end) = (u64::from(from - self.first), u64::from(to - self.first) + 1);
+        let (first, bin_of) = (self.first.0, |id: u64| id * length / span);
+        let (mut at, end) = (u64::from(from - first), u64::from(to - first) + 1);
         while at < end {
             let bin = bin_of(at);
             // The first id of the next bin.
@@ -249,7 +172,7 @@ impl Strip {
 
 /// A cache of the last viewed job's graph, without the states of its tasks.
 #[derive(Default)]
-pub(in crate::http) struct Graphs(Mutex<Option<(JobId, usize, Arc<Shape>)>>);
+pub(in crate::http) struct Graphs(Mutex<Option<(u32, usize, Arc<Shape>)>>);
 
 /// The steps of a job, and the dependencies between them.
 #[derive(Default)]
@@ -285,27 +208,9 @@ pub(in crate::http) async fn graph(
 ) -> KeptAnswer<answers::Graph> {
     let job = id(&job, "job")?;
     let make = async {
-        let shape = shape_of(&app, JobId(job)).await?;
+        let shape = shape_of(&app, job).await?;
         let known = Arc::clone(&shape);
-        let counts = app
-            .parts
-            .core
-            .query(move |view| {
-                view.state
-                    .jobs()
-                    .get(&JobId(job))
-                    .map(|job| count(job, &known))
-            })
-            .await?;
-        let counts = counts.ok_or_else(|| no_job(job))?;
-        let templates = shape.steps.iter().zip(&counts).zip(0..);
-        let templates = templates.map(|((step, group), id)| GraphTemplate {
-            id,
-            label: step.label.clone(),
-            name: step.name.clone(),
-            tasks: ByState(group.counts),
-            first: ByState(group.first),
-        });
+        let templates = look_at_job(&app, job, move |_, job| count(job, &known)).await?;
         let edges = shape.edges.iter();
         let edges = edges.map(|((source, target), count)| GraphEdge {
             source: *source,
@@ -313,20 +218,15 @@ pub(in crate::http) async fn graph(
             count: *count,
         });
         Ok::<_, ApiError>(answers::Graph {
-            templates: templates.collect(),
+            templates,
             edges: edges.collect(),
         })
     };
     app.kept.get(format!("graph {job}"), make).await
 }
 
-async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
-    let submits = app
-        .parts
-        .core
-        .query(move |view| view.state.jobs().get(&job).map(|job| job.submits.len()))
-        .await?
-        .ok_or_else(|| no_job(job.as_u32()))?;
+async fn shape_of(app: &App, job: u32) -> Result<Arc<Shape>, ApiError> {
+    let submits = look_at_job(app, job, |_, job| job.submits.len()).await?;
     let mut known = app.graphs.0.lock().await;
     if let Some((_, _, shape)) = known
         .as_ref()
@@ -335,12 +235,7 @@ async fn shape_of(app: &App, job: JobId) -> Result<Arc<Shape>, ApiError> {
         return Ok(Arc::clone(shape));
     }
     // The data is copied immediately, and the slow part runs on another thread.
-    let copied = app
-        .parts
-        .core
-        .query(move |view| view.state.jobs().get(&job).map(copy))
-        .await?
-        .ok_or_else(|| no_job(job.as_u32()))?;
+    let copied = look_at_job(app, job, |_, job| copy(job)).await?;
     let length = copied.len();
     let shape = tokio::task::spawn_blocking(move || Arc::new(find_shape(&copied)))
         .await
@@ -516,26 +411,26 @@ impl Grouping {
     }
 }
 
-/// The tasks of a template by state.
-#[derive(Clone, Default)]
-struct Group {
-    counts: Counts,
-    /// The first task in each state.
-    first: [Option<u32>; TaskState::ALL.len()],
-}
-
-impl Group {
+impl GraphTemplate {
     fn add(&mut self, state: usize, tasks: u64, first: Option<u32>) {
-        if let (Some(count), Some(known)) = (self.counts.get_mut(state), self.first.get_mut(state))
-        {
+        let known = self.tasks.0.get_mut(state).zip(self.first.0.get_mut(state));
+        if let Some((count, known)) = known {
             *count += tasks;
             *known = known.or(first);
         }
     }
 }
 
-fn count(job: &Job, shape: &Shape) -> Vec<Group> {
-    let mut counts = vec![Group::default(); shape.steps.len()];
+/// Counts the tasks of each step by state.
+fn count(job: &Job, shape: &Shape) -> Vec<GraphTemplate> {
+    let templates = shape.steps.iter().zip(0..).map(|(step, id)| GraphTemplate {
+        id,
+        label: step.label.clone(),
+        name: step.name.clone(),
+        tasks: ByState::default(),
+        first: ByState::default(),
+    });
+    let mut counts = Vec::from_iter(templates);
     for (submit, groups) in job.submits.iter().zip(&shape.groups) {
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
             let state = number(phase.state());
@@ -565,9 +460,10 @@ mod tests {
 
     fn strip(first: u32, last: u32, bins: usize) -> Strip {
         Strip {
-            first,
-            last,
+            first: Id(first),
+            last: Id(last),
             bins: vec![Counts::default(); bins],
+            run_times: Vec::new(),
         }
     }
 

@@ -1,22 +1,22 @@
 //! Workers, queues of automatic allocation, and problems.
 
 use hq_core::autoalloc::ReasonKind;
+use hq_protocol::client;
 
-use crate::http::api::described::{Id, Word, answer, words};
+use crate::http::api::described::{Id, Word, answers, words};
+use crate::http::api::json::{OfferedResource, amount, ms, offered, share};
 
-answer! {
+answers! {
     /// All workers
-    WorkerList {
+    struct WorkerList {
         workers: Vec<Worker>,
     }
-}
 
-answer! {
     /// A worker
-    Worker {
+    struct Worker = worker: client::WorkerInfo {
         id: Id,
-        host: String,
-        group: String,
+        host: String = worker.config.as_ref().map_or("", |config| &config.hostname),
+        group: String = worker.config.as_ref().map_or("", |config| &config.group),
         state: WorkerState,
         /// Whether it gets no new tasks and stops when its running tasks have ended
         is_draining: bool,
@@ -25,78 +25,49 @@ answer! {
         /// Problems of the node, in words
         node_faults: Vec<String>,
         /// Load of the machine, including other programs; null if no overview interval is set
-        load: Option<Load>,
-        started_ms: i64,
-        ended_ms: Option<i64>,
-        running_tasks: u32,
+        load: Option<Load> = worker.runtime.as_ref().and_then(|runtime| runtime.load),
+        started_ms: i64 = ms(worker.started_unix_ns),
+        ended_ms: Option<i64> = worker.ended_unix_ns.map(ms),
+        running_tasks: u32 = worker.runtime.as_ref().map_or(0, |runtime| runtime.running_tasks),
         /// Job and task of the first 20 running tasks
-        tasks: Vec<[u32; 2]>,
-        resources: Vec<WorkerResource>,
-        allocation: Option<String>,
+        tasks: Vec<[u32; 2]> = Vec::<[u32; 2]>::new(),
+        resources: Vec<WorkerResource> = offered(worker),
+        allocation: Option<String> = worker.config.as_ref()
+            .and_then(|config| Some(&config.allocation.as_ref()?.id)),
     }
-}
 
-words! {
-    /// The state of a worker.
-    WorkerState {
-        Connected,
-        ConnectionLost,
-        HeartbeatLost,
-        IdleTimeout,
-        Stopped,
-        TimeLimit,
-    }
-}
-
-answer! {
     /// Why a worker is in quarantine
-    Quarantine {
+    struct Quarantine = quarantine: client::Quarantine {
         stage: QuarantineStage,
-        since_ms: i64,
+        since_ms: i64 = ms(quarantine.since_unix_ns),
         /// Time of the next probe task, if the worker is in quarantine
-        until_ms: Option<i64>,
+        until_ms: Option<i64> = quarantine.until_unix_ns.map(ms),
         /// Whether a user requested it
         is_asked: bool,
-        reason: String,
+        reason: String = quarantine.why,
     }
-}
 
-words! {
-    /// The stage of a quarantine.
-    QuarantineStage {
-        Suspected,
-        Quarantined,
-        Probed,
-        Unfit,
-    }
-}
-
-answer! {
     /// Hardware usage of a machine, as fractions from 0 to 1
-    Load {
-        at_ms: i64,
-        cpus: f64,
-        gpus: Option<f64>,
+    struct Load = load: client::WorkerLoad {
+        at_ms: i64 = ms(load.at_unix_ns),
+        cpus: f64 = share(load.cpu_share),
+        gpus: Option<f64> = load.gpu_share.map(share),
         memory_used_bytes: u64,
         memory_total_bytes: u64,
     }
-}
 
-answer! {
     /// A resource of a worker
-    WorkerResource {
-        name: String,
-        total: f64,
+    struct WorkerResource = resource: OfferedResource<'_> {
+        name: String = resource.item.name,
+        total: f64 = resource.total(),
         /// Amount that tasks hold; null for workers that are gone
-        used: Option<f64>,
+        used: Option<f64> = resource.used.map(|used| amount(used.used_units)),
         /// Sizes of the NUMA nodes, if there are several
-        groups: Vec<usize>,
+        groups: Vec<usize> = resource.groups(),
     }
-}
 
-answer! {
     /// The first findings and their total number
-    ProblemList {
+    struct ProblemList {
         problems: Vec<Problem>,
         count: usize,
         /// Findings that are neither over nor acknowledged
@@ -104,11 +75,9 @@ answer! {
         /// Whether tasks ended in too many different ways to examine all
         is_cut: bool,
     }
-}
 
-answer! {
     /// A problem
-    Problem {
+    struct Problem {
         /// Stable name of the problem
         key: String,
         severity: ProblemSeverity,
@@ -142,76 +111,58 @@ answer! {
         /// Last output line of the failed tasks, with numbers replaced by #
         cause: Option<String>,
     }
-}
 
-words! {
-    /// The severity of a problem.
-    ProblemSeverity {
-        Error,
-        Warning,
-    }
-}
-
-words! {
-    /// The subject of a problem.
-    ProblemKind {
-        Node,
-        FailingJob,
-        FailedTasks,
-        LostWorkers,
-        Unkillable,
-        MemoryLimits,
-        Queue,
-        StarvingJob,
-        DoubtfulJob,
-        Internal,
-        Journal,
-    }
-}
-
-answer! {
     /// Queues of automatic allocation
-    QueueList {
+    struct QueueList {
         queues: Vec<Queue>,
     }
-}
 
-answer! {
     /// A queue of automatic allocation
-    Queue {
+    struct Queue = queue: client::AllocQueue {
         id: Id,
-        name: Option<String>,
+        name: Option<String> = queue.spec.as_ref().and_then(|spec| spec.name.as_ref()),
         is_paused: bool,
         /// Whether the batch system rejects submissions, or allocations fail
-        is_failing: bool,
+        is_failing: bool = queue.is_failing(),
         /// A human-readable message
         reason: String,
         /// The machine-readable reason
-        reason_kind: Option<Word<ReasonKind>>,
-        allocations: Vec<Allocation>,
+        reason_kind: Option<Word<ReasonKind>> = queue.known_reason(),
+        allocations: Vec<Allocation> = Vec::<client::AllocAllocation>::new(),
     }
-}
 
-answer! {
     /// A batch job
-    Allocation {
+    struct Allocation = allocation: client::AllocAllocation {
         id: String,
         state: AllocationState,
         /// The last words of the batch system, or why the allocation ended
         reason: String,
         workers: u32,
-        queued_ms: i64,
-        started_ms: Option<i64>,
-        ended_ms: Option<i64>,
+        queued_ms: i64 = ms(allocation.queued_unix_ns),
+        started_ms: Option<i64> = allocation.started_unix_ns.map(ms),
+        ended_ms: Option<i64> = allocation.ended_unix_ns.map(ms),
     }
 }
 
 words! {
-    /// The state of an allocation.
-    AllocationState {
-        Queued,
-        Running,
-        Finished,
-        Failed,
+    /// The state of a worker.
+    enum WorkerState = client::worker_info::State {
+        Connected = Running, ConnectionLost, HeartbeatLost, IdleTimeout, Stopped,
+        TimeLimit = TimeLimitReached
     }
+
+    /// The stage of a quarantine.
+    enum QuarantineStage = client::quarantine::Stage { Suspected, Quarantined, Probed, Unfit }
+
+    /// The severity of a problem.
+    enum ProblemSeverity { Error, Warning }
+
+    /// The subject of a problem.
+    enum ProblemKind {
+        Node, FailingJob, FailedTasks, LostWorkers, Unkillable, MemoryLimits, Queue, StarvingJob,
+        DoubtfulJob, Internal, Journal
+    }
+
+    /// The state of an allocation.
+    enum AllocationState = client::alloc_allocation::State { Queued, Running, Finished, Failed }
 }

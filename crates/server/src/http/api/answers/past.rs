@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use hq_core::diagnosis;
 use hq_core::task::TaskState;
+use hq_protocol::client;
+use hq_store::reader::timeline::{FailureGroupRow, FailureRow, LogRow, WorkerRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Tasks;
-use crate::http::api::described::{ByState, Id, answer};
+use crate::http::api::described::{ByState, Id, answers};
+use crate::http::api::json::amount;
 
-answer! {
+answers! {
     /// Tasks that started and ended in each step of a period
-    History {
+    struct History {
         from_ms: i64,
         to_ms: i64,
         /// Busy cpus at the end of each step
@@ -26,22 +30,18 @@ answer! {
         /// Aborted while running
         aborted: Vec<i64>,
     }
-}
 
-answer! {
     /// All tasks of a job in a few bins
-    Strip {
+    struct Strip {
         first: Id,
         last: Id,
         /// Number of tasks per bin of ids: waiting, running, finished, failed, canceled, aborted
         bins: Vec<[u64; TaskState::ALL.len()]>,
         run_times: Vec<RunBin>,
     }
-}
 
-answer! {
     /// Tasks with similar run times
-    RunBin {
+    struct RunBin {
         /// Longest run time in this bin; null for no limit
         up_to_us: Option<u64>,
         /// Tasks that ended by themselves
@@ -53,48 +53,38 @@ answer! {
         /// Tasks that were ended while they ran
         canceled: u64,
     }
-}
 
-answer! {
     /// The parameters of a job, with the states of the tasks for each value
-    ParameterTable {
+    struct ParameterTable {
         /// In the given order; empty for a job without parameters
         parameters: Vec<Parameter>,
     }
-}
 
-answer! {
     /// A parameter
-    Parameter {
+    struct Parameter {
         name: String,
         value_count: u64,
         /// In the given order; empty if there are more than 100
         values: Vec<ParameterValue>,
     }
-}
 
-answer! {
     /// A value of a parameter
-    ParameterValue {
+    struct ParameterValue {
         /// The first 100 characters of the value
         value: String,
         /// Tasks with this value
         tasks: Tasks,
     }
-}
 
-answer! {
     /// The last failures of a job
-    Failures {
+    struct Failures {
         failures: Vec<Failure>,
         /// All failures by reason and host
         groups: Vec<FailureGroup>,
     }
-}
 
-answer! {
     /// A task that failed
-    Failure {
+    struct Failure = row: FailureRow {
         task: Id,
         instance: u32,
         error: String,
@@ -103,31 +93,25 @@ answer! {
         run_us: Option<i64>,
         ended_ms: Option<i64>,
         /// Names and values of its parameters
-        params: Option<BTreeMap<String, String>>,
+        params: Option<BTreeMap<String, String>> = Vec::<client::Param>::new(),
     }
-}
 
-answer! {
     /// Tasks that failed for the same reason on one host
-    FailureGroup {
+    struct FailureGroup = row: FailureGroupRow {
         error: String,
         host: Option<String>,
         count: i64,
     }
-}
 
-answer! {
     /// Last lines of failed tasks
-    Signatures {
+    struct Signatures {
         /// Tasks whose output was read
         read: u64,
         groups: Vec<Signature>,
     }
-}
 
-answer! {
     /// Tasks that failed for the same reason and with the same last line
-    Signature {
+    struct Signature {
         error: String,
         /// Last line of standard error or, if that is empty, of standard output, with numbers
         /// replaced by `#`; null if there is no output
@@ -140,20 +124,16 @@ answer! {
         /// One of these tasks
         first: Id,
     }
-}
 
-answer! {
     /// Dependencies within a job
-    Graph {
+    struct Graph {
         templates: Vec<GraphTemplate>,
         /// Tasks of `target` wait for tasks of `source`, this many times
         edges: Vec<GraphEdge>,
     }
-}
 
-answer! {
     /// Similar tasks
-    GraphTemplate {
+    struct GraphTemplate {
         id: u32,
         /// Command, a prefix of it, or the command with differing numbers replaced by `#`
         label: String,
@@ -163,29 +143,23 @@ answer! {
         /// The first task in each state
         first: ByState<Option<u32>>,
     }
-}
 
-answer! {
     /// A dependency between groups of tasks
-    GraphEdge {
+    struct GraphEdge {
         source: u32,
         target: u32,
         count: u64,
     }
-}
 
-answer! {
     /// Tasks that ended by themselves
-    Ended {
+    struct Ended {
         shares: Vec<Share>,
         /// Whether the list is incomplete
         is_cut: bool,
     }
-}
 
-answer! {
     /// Tasks of a job with the same outcome on one worker
-    Share {
+    struct Share = share: diagnosis::Share {
         job: Id,
         worker: Id,
         host: String,
@@ -193,11 +167,9 @@ answer! {
         error: Option<String>,
         count: u64,
     }
-}
 
-answer! {
     /// When each worker ran which tasks
-    Timeline {
+    struct Timeline {
         from_ms: i64,
         to_ms: i64,
         /// Time of the first submission, or 0 if there is none
@@ -218,16 +190,14 @@ answer! {
         /// the number of failed ones
         steps: Option<Vec<BarSum>>,
     }
-}
 
-answer! {
     /// A worker of a timeline
-    TimelineWorker {
+    struct TimelineWorker = worker: WorkerRow {
         id: i64,
         host: String,
         started_ms: i64,
         ended_ms: Option<i64>,
-        cpus: f64,
+        cpus: f64 = amount(worker.cpus.unsigned_abs()),
     }
 }
 
@@ -254,19 +224,17 @@ pub(in crate::http) struct BarSum(
     pub(in crate::http) i64,
 );
 
-answer! {
+answers! {
     /// The latest events, except events of single tasks
-    Log {
+    struct Log {
         events: Vec<LoggedEvent>,
     }
-}
 
-answer! {
     /// An event
-    LoggedEvent {
+    struct LoggedEvent = event: LogRow {
         seq: i64,
         at_ms: i64,
-        r#type: String,
+        r#type: String = event.kind,
         job: Option<i64>,
         worker: Option<i64>,
         /// Fields of this type of event

@@ -16,6 +16,11 @@ pub(in crate::http) trait Described {
     /// Returns the schema for places where the type is used.
     fn schema() -> Schema;
 
+    /// Returns the schema without null.
+    fn present() -> Schema {
+        Self::schema()
+    }
+
     /// Adds the named schemas that this type refers to.
     fn note(_all: &mut Components) {}
 }
@@ -162,29 +167,28 @@ impl Object {
         self.base = Some(T::schema());
     }
 
+    /// Adds a field with its name and the condition under which it is absent, if it can be.
     pub(in crate::http) fn field<T: Described>(
         &mut self,
         all: &mut Components,
-        name: &str,
-        words: &[&str],
-    ) {
-        let name = name.trim_start_matches("r#");
-        self.required.push(name.to_owned());
-        self.optional::<T>(all, name, words);
-    }
-
-    pub(in crate::http) fn optional<T: Described>(
-        &mut self,
-        all: &mut Components,
-        name: &str,
+        name: &[&str],
         words: &[&str],
     ) {
         T::note(all);
-        let schema = match text(words) {
-            Some(words) => T::schema().and("description", words),
-            None => T::schema(),
+        let is_optional = name.len() > 1;
+        let name = name[0].trim_start_matches("r#").to_owned();
+        let mut schema = if is_optional {
+            T::present()
+        } else {
+            T::schema()
         };
-        self.properties.push((name.to_owned(), schema));
+        if let Some(words) = text(words) {
+            schema = schema.and("description", words);
+        }
+        if !is_optional {
+            self.required.push(name.clone());
+        }
+        self.properties.push((name, schema));
     }
 
     fn yaml(&self, name: &str) -> String {
@@ -268,6 +272,10 @@ impl Described for ByState<u64> {
 impl<T: Described> Described for Option<T> {
     fn schema() -> Schema {
         T::schema().nullable()
+    }
+
+    fn present() -> Schema {
+        T::schema()
     }
 
     fn note(all: &mut Components) {
