@@ -40,7 +40,7 @@ use crate::relay_link::Routes;
 use crate::request_shares::{LARGE_REQUEST, LARGE_REQUESTS, LOOKS, STREAMS};
 use crate::updates::{Details, Update};
 use crate::values::Values;
-use crate::{journal_link, output_link, problems, query};
+use crate::{journal_link, output_link, query};
 
 /// The size in bytes from which decoding a request takes milliseconds.
 const SLOW_REQUEST: usize = 256 * 1024;
@@ -465,11 +465,7 @@ async fn ask_problems(change: Option<Acknowledge>, plane: &ClientPlane) -> reply
     match plane.problems.look().await {
         Ok((found, is_cut)) => reply::Reply::Problems(client::Problems {
             count: found.len() as u64,
-            problems: found
-                .iter()
-                .take(PROBLEMS_MAX)
-                .map(problems::message)
-                .collect(),
+            problems: found.into_iter().take(PROBLEMS_MAX).collect(),
             is_cut,
         }),
         Err(refusal) => refusal.into(),

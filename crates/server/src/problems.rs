@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hq_core::diagnosis::{
-    Aside, BrokenNode, Facts, Finding, JobFacts, JournalFacts, Obstacle, QueueFacts, Subject,
-    WorkerFacts, find,
+    Aside, BrokenNode, Facts, Finding, JobFacts, JournalFacts, Obstacle, QueueFacts, Severity,
+    Subject, WorkerFacts, find,
 };
 use hq_core::growth::MEMORY;
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
@@ -53,32 +53,9 @@ const CAUSES_KEPT_MAX: usize = 1_000;
 /// The maximum number of acknowledged problems. It is far more than a user acknowledges.
 const ACKNOWLEDGED_MAX: usize = 1_000;
 
-/// A problem.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Problem {
-    /// The id for acknowledgements.
-    pub(crate) id: String,
-    /// The severity, subject and text.
-    pub(crate) finding: Finding,
-    /// When the problem began, if known.
-    pub(crate) since: Option<Timestamp>,
-    /// When the problem last occurred.
-    pub(crate) last: Option<Timestamp>,
-    /// Whether the problem consists of failures of an ended job, so that it cannot get worse.
-    pub(crate) is_over: bool,
-    /// Whether a user has acknowledged the problem and it has not grown since.
-    pub(crate) is_acknowledged: bool,
-    /// The job that resubmitted the tasks of an ended job.
-    pub(crate) resubmitted_as: Option<JobId>,
-    /// The last output line of the failed tasks, with numbers replaced by `#`.
-    pub(crate) cause: Option<String>,
-}
-
-impl Problem {
-    /// Returns whether the problem needs attention now.
-    pub(crate) const fn is_open(&self) -> bool {
-        !self.is_over && !self.is_acknowledged
-    }
+/// Returns whether a problem needs attention now.
+pub(crate) const fn is_open(problem: &client::Problem) -> bool {
+    !problem.is_over && !problem.is_acknowledged
 }
 
 /// A journal that currently cannot be written.
@@ -194,7 +171,7 @@ impl Problems {
 
     /// Returns all problems: first the unacknowledged ones, and within each part by severity. The
     /// flag is set if there were too many kinds of outcomes to examine all of them.
-    pub(crate) async fn look(&self) -> Result<(Vec<Problem>, bool), Refusal> {
+    pub(crate) async fn look(&self) -> Result<(Vec<client::Problem>, bool), Refusal> {
         let gone = |_| Refusal::shutting_down();
         let looked = self.core.query(read_state).await.map_err(gone)?;
         let mut troubled = Vec::new();
@@ -244,7 +221,7 @@ impl Problems {
             journal: held_journal.as_ref().map(HeldJournal::facts),
         });
         let spans = Spans::of(&found);
-        let mut problems: Vec<Problem> = findings
+        let mut problems: Vec<client::Problem> = findings
             .into_iter()
             .map(|finding| {
                 let since = held_journal.as_ref().map(|journal| journal.since);
@@ -336,7 +313,7 @@ impl Problems {
     }
 
     /// Marks acknowledged problems, unless they have grown since.
-    async fn note_acknowledged(&self, problems: &mut [Problem]) -> Result<(), Refusal> {
+    async fn note_acknowledged(&self, problems: &mut [client::Problem]) -> Result<(), Refusal> {
         let mut known = self.acknowledged.lock().await;
         let known = match self.known(&mut known).await {
             // If the store hung before acknowledgements were read, no problem is hidden.
@@ -345,7 +322,7 @@ impl Problems {
         };
         for problem in problems {
             let part = known.get(&problem.id);
-            problem.is_acknowledged = part.is_some_and(|part| problem.finding.part <= *part);
+            problem.is_acknowledged = part.is_some_and(|part| problem.part <= *part);
         }
         Ok(())
     }
@@ -375,7 +352,7 @@ impl Problems {
             let Some(found) = found else {
                 return Err(Refusal::not_found(format!("there is no problem `{id}`")));
             };
-            Some(found.finding.part)
+            Some(found.part)
         } else {
             None
         };
@@ -414,16 +391,14 @@ impl Problems {
 
     /// Adds the last lines of failed tasks to the first problems. All tasks are asked at the same
     /// time, so that silent nodes delay this only once.
-    async fn add_causes(&self, problems: &mut [Problem], jobs: &[Job]) {
+    async fn add_causes(&self, problems: &mut [client::Problem], jobs: &[Job]) {
         let failing = problems.iter_mut().filter_map(|problem| {
-            let (Subject::FailingJob(id) | Subject::FailedTasks(id)) = problem.finding.subject
-            else {
-                return None;
-            };
-            let at = jobs.binary_search_by_key(&JobId(id), |job| job.id).ok()?;
+            let is_failing = |job: &u32| problem.id == id(&Subject::FailedTasks(*job));
+            let job = JobId(problem.subject.filter(is_failing)?);
+            let at = jobs.binary_search_by_key(&job, |job| job.id).ok()?;
             Some((problem, jobs.get(at)?))
         });
-        let failing: Vec<(&mut Problem, &Job)> = failing.take(CAUSES_MAX).collect();
+        let failing: Vec<(&mut client::Problem, &Job)> = failing.take(CAUSES_MAX).collect();
         let mut tasks = Vec::new();
         for (_, job) in &failing {
             let causes = self.causes.lock().await;
@@ -521,7 +496,7 @@ fn problem(
     jobs: &[Job],
     spans: &Spans<'_>,
     (last_lost, hangs_since): (Option<Timestamp>, Option<Timestamp>),
-) -> Problem {
+) -> client::Problem {
     let job = |id: u32| {
         let at = jobs.binary_search_by_key(&JobId(id), |job| job.id).ok()?;
         jobs.get(at)
@@ -559,15 +534,29 @@ fn problem(
     } else {
         span.map(|(_, last)| last).filter(|last| last.0 > 0)
     };
-    Problem {
+    let (host, worker) = if let Subject::Node { host, worker, .. } = &finding.subject {
+        (Some(host.clone()), Some(*worker))
+    } else {
+        (None, None)
+    };
+    client::Problem {
         id: id(&finding.subject),
-        since: span.map(|(since, _)| since),
-        last,
+        is_error: finding.severity == Severity::Error,
+        kind: kind(&finding.subject).to_owned(),
+        subject: number(&finding.subject),
+        host,
+        worker,
+        heading: finding.subject.heading().to_owned(),
+        title: finding.title,
+        text: finding.text,
+        part: finding.part,
+        whole: finding.whole,
+        since_unix_ns: span.map(|(since, _)| since.0),
+        last_unix_ns: last.map(|at| at.0),
         is_over: about.is_some_and(|job| job.is_completed),
         is_acknowledged: false,
-        resubmitted_as: about.and_then(|job| job.resubmitted_as),
+        resubmitted_as: about.and_then(|job| Some(job.resubmitted_as?.as_u32())),
         cause: None,
-        finding,
     }
 }
 
@@ -716,25 +705,34 @@ fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {
     }
 }
 
-/// Returns the name of the kind of a problem's subject.
-pub(crate) const fn kind(subject: &Subject) -> &'static str {
-    match subject {
-        Subject::Node { .. } => "node",
-        Subject::FailingJob(_) => "failing-job",
-        Subject::FailedTasks(_) => "failed-tasks",
-        Subject::LostWorkers => "lost-workers",
-        Subject::Unkillable => "unkillable",
-        Subject::MemoryLimits => "memory-limits",
-        Subject::Queue(_) => "queue",
-        Subject::StarvingJob(_) => "starving-job",
-        Subject::NotedJob(_) => "doubtful-job",
-        Subject::Internal => "internal",
-        Subject::Journal { .. } => "journal",
-    }
+macro_rules! kinds {
+    ($($name:literal = $subject:pat,)*) => {
+        /// The names of the kinds of problems.
+        #[cfg(test)]
+        pub(crate) const KINDS: &[&str] = &[$($name),*];
+
+        /// Returns the name of the kind of a problem's subject.
+        const fn kind(subject: &Subject) -> &'static str {
+            match subject { $($subject => $name,)* }
+        }
+    };
+}
+kinds! {
+    "node" = Subject::Node { .. },
+    "failing-job" = Subject::FailingJob(_),
+    "failed-tasks" = Subject::FailedTasks(_),
+    "lost-workers" = Subject::LostWorkers,
+    "unkillable" = Subject::Unkillable,
+    "memory-limits" = Subject::MemoryLimits,
+    "queue" = Subject::Queue(_),
+    "starving-job" = Subject::StarvingJob(_),
+    "doubtful-job" = Subject::NotedJob(_),
+    "internal" = Subject::Internal,
+    "journal" = Subject::Journal { .. },
 }
 
 /// Returns the number of the job or queue that a problem is about.
-pub(crate) const fn number(subject: &Subject) -> Option<u32> {
+const fn number(subject: &Subject) -> Option<u32> {
     match subject {
         Subject::FailingJob(id)
         | Subject::FailedTasks(id)
@@ -747,35 +745,6 @@ pub(crate) const fn number(subject: &Subject) -> Option<u32> {
         | Subject::MemoryLimits
         | Subject::Internal
         | Subject::Journal { .. } => None,
-    }
-}
-
-/// Converts a problem to a message for clients.
-pub(crate) fn message(problem: &Problem) -> client::Problem {
-    let finding = &problem.finding;
-    let (host, worker) = if let Subject::Node { host, worker, .. } = &finding.subject {
-        (Some(host.clone()), Some(*worker))
-    } else {
-        (None, None)
-    };
-    client::Problem {
-        id: problem.id.clone(),
-        is_error: finding.severity == hq_core::diagnosis::Severity::Error,
-        kind: kind(&finding.subject).to_owned(),
-        subject: number(&finding.subject),
-        host,
-        worker,
-        heading: finding.subject.heading().to_owned(),
-        title: finding.title.clone(),
-        text: finding.text.clone(),
-        part: finding.part,
-        whole: finding.whole,
-        since_unix_ns: problem.since.map(|at| at.0),
-        last_unix_ns: problem.last.map(|at| at.0),
-        is_over: problem.is_over,
-        is_acknowledged: problem.is_acknowledged,
-        resubmitted_as: problem.resubmitted_as.map(JobId::as_u32),
-        cause: problem.cause.clone(),
     }
 }
 

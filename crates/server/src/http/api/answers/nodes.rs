@@ -2,9 +2,20 @@
 
 use hq_core::autoalloc::ReasonKind;
 use hq_protocol::client;
+use serde::Serialize;
 
-use crate::http::api::described::{Id, Word, answers, words};
+use crate::http::api::described::{Id, Shown, Word, answers, words};
 use crate::http::api::json::{OfferedResource, amount, ms, offered, share};
+
+/// The kind of a problem, such as `failing-job`.
+#[derive(Serialize, Clone, Debug)]
+pub(in crate::http) struct ProblemKind(String);
+
+impl Shown<String> for ProblemKind {
+    fn shown(from: &String) -> Self {
+        Self(from.clone())
+    }
+}
 
 answers! {
     /// All workers
@@ -77,15 +88,18 @@ answers! {
     }
 
     /// A problem
-    struct Problem {
+    struct Problem = problem: client::Problem {
         /// Stable name of the problem
-        key: String,
-        severity: ProblemSeverity,
+        key: String = problem.id,
+        severity: ProblemSeverity = match problem.is_error {
+            true => ProblemSeverity::Error,
+            false => ProblemSeverity::Warning,
+        },
         kind: ProblemKind,
         /// The kind of the problem, in words
-        heading: &'static str,
+        heading: String,
         /// Id of the job or queue
-        id: Option<u32>,
+        id: Option<u32> = problem.subject,
         /// Host of the node
         host: Option<String>,
         /// The last worker of the node
@@ -99,9 +113,9 @@ answers! {
         /// Total number that `part` refers to
         whole: u64,
         /// Time of the first occurrence, if known
-        since_ms: Option<i64>,
+        since_ms: Option<i64> = problem.since_unix_ns.map(ms),
         /// Time of the last occurrence, if known
-        last_ms: Option<i64>,
+        last_ms: Option<i64> = problem.last_unix_ns.map(ms),
         /// Whether the failures belong to an ended job
         is_over: bool,
         /// Whether the problem has been acknowledged and nothing has been added since
@@ -156,12 +170,6 @@ words! {
 
     /// The severity of a problem.
     enum ProblemSeverity { Error, Warning }
-
-    /// The subject of a problem.
-    enum ProblemKind {
-        Node, FailingJob, FailedTasks, LostWorkers, Unkillable, MemoryLimits, Queue, StarvingJob,
-        DoubtfulJob, Internal, Journal
-    }
 
     /// The state of an allocation.
     enum AllocationState = client::alloc_allocation::State { Queued, Running, Finished, Failed }

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{ByState, Id};
-use crate::http::api::answers::{Bar, BarSum};
+use crate::http::api::answers::{Bar, BarSum, ProblemKind};
+use crate::problems::KINDS;
 
 /// A type with its schema.
 pub(in crate::http) trait Described {
@@ -227,7 +228,6 @@ macro_rules! plain {
 plain! {
     bool => Schema::of("boolean");
     String => Schema::of("string");
-    &'static str => Schema::of("string");
     f64 => Schema::of("number");
     i64 => Schema::of("integer");
     i32 => Schema::of("integer");
@@ -236,6 +236,7 @@ plain! {
     usize => Schema::of("integer").and("minimum", 0);
     Map<String, Value> => Schema::of("object");
     BTreeMap<String, String> => Schema::of("object").and("additionalProperties", "{ type: string }");
+    ProblemKind => Schema::words(KINDS);
     // Rows without field names. Their schema defines only the type and the number of columns.
     Bar => Schema::array_of(&Option::<f64>::schema()).sized(7);
     BarSum => Schema::array_of(&f64::schema()).sized(5);
