@@ -56,21 +56,15 @@ pub(in crate::http) async fn cancel(
             "expected at most {REASON_MAX} characters as reason, found {length}"
         )));
     }
-    let command = Command::CancelJobs {
-        jobs: only(&job, "job")?,
+    let command = |jobs| Command::CancelJobs {
+        jobs,
         reason: reason.into(),
     };
-    let Outcome::Jobs(results) = carry_out(&app, command).await? else {
-        return Err(unexpected());
+    let canceled = match change_job(&app, &job, command).await? {
+        JobResult::Ok { canceled, .. } => canceled,
+        JobResult::Already(_) => 0,
     };
-    match results.rows.first() {
-        Some(JobResult::Ok { canceled, .. }) => {
-            let canceled = *canceled;
-            Ok(Json(Canceled { canceled }))
-        }
-        Some(JobResult::Already(_)) => Ok(Json(Canceled { canceled: 0 })),
-        None => Err(ApiError::not_found(format!("there is no job {job}"))),
-    }
+    Ok(Json(Canceled { canceled }))
 }
 
 /// Closes an open job, which then accepts no more tasks.
@@ -78,15 +72,21 @@ pub(in crate::http) async fn close(
     State(app): State<Arc<App>>,
     Path(job): Path<String>,
 ) -> Answer<Closed> {
-    let command = Command::CloseJobs(only(&job, "job")?);
-    let Outcome::Jobs(results) = carry_out(&app, command).await? else {
+    let result = change_job(&app, &job, Command::CloseJobs).await?;
+    let closed = matches!(result, JobResult::Ok { .. });
+    Ok(Json(Closed { closed }))
+}
+
+async fn change_job(
+    app: &App,
+    job: &str,
+    command: impl FnOnce(Selector) -> Command,
+) -> Result<JobResult, ApiError> {
+    let Outcome::Jobs(results) = carry_out(app, command(only(job, "job")?)).await? else {
         return Err(unexpected());
     };
-    match results.rows.first() {
-        Some(JobResult::Ok { .. }) => Ok(Json(Closed { closed: true })),
-        Some(JobResult::Already(_)) => Ok(Json(Closed { closed: false })),
-        None => Err(ApiError::not_found(format!("there is no job {job}"))),
-    }
+    let missing = || ApiError::not_found(format!("there is no job {job}"));
+    results.rows.into_iter().next().ok_or_else(missing)
 }
 
 /// Resubmits the failed tasks as a new job.
@@ -141,20 +141,9 @@ pub(in crate::http) async fn stop_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,
 ) -> Answer<Stopped> {
-    let command = Command::StopWorkers(only(&worker, "worker")?);
-    let Outcome::Workers(results) = carry_out(&app, command).await? else {
-        return Err(unexpected());
-    };
-    match results.rows.first() {
-        Some((_, StopResult::Stopped | StopResult::Draining)) => {
-            Ok(Json(Stopped { stopped: true }))
-        }
-        Some((_, StopResult::AlreadyStopped)) => Ok(Json(Stopped { stopped: false })),
-        Some((_, StopResult::Quarantined | StopResult::Released | StopResult::NotQuarantined)) => {
-            Err(unexpected())
-        }
-        None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
-    }
+    let result = change_worker(&app, &worker, Command::StopWorkers).await?;
+    let stopped = matches!(result, StopResult::Stopped | StopResult::Draining);
+    Ok(Json(Stopped { stopped }))
 }
 
 /// Drains a worker: it gets no new tasks, and stops when its running tasks have ended.
@@ -162,20 +151,9 @@ pub(in crate::http) async fn drain_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,
 ) -> Answer<Drained> {
-    let command = Command::DrainWorkers(only(&worker, "worker")?);
-    let Outcome::Workers(results) = carry_out(&app, command).await? else {
-        return Err(unexpected());
-    };
-    match results.rows.first() {
-        Some((_, StopResult::Draining | StopResult::Stopped)) => {
-            Ok(Json(Drained { draining: true }))
-        }
-        Some((_, StopResult::AlreadyStopped)) => Ok(Json(Drained { draining: false })),
-        Some((_, StopResult::Quarantined | StopResult::Released | StopResult::NotQuarantined)) => {
-            Err(unexpected())
-        }
-        None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
-    }
+    let result = change_worker(&app, &worker, Command::DrainWorkers).await?;
+    let draining = matches!(result, StopResult::Draining | StopResult::Stopped);
+    Ok(Json(Drained { draining }))
 }
 
 /// Releases a worker from quarantine, so that it gets tasks again.
@@ -183,17 +161,22 @@ pub(in crate::http) async fn release_worker(
     State(app): State<Arc<App>>,
     Path(worker): Path<String>,
 ) -> Answer<Released> {
-    let command = Command::ReleaseWorkers(only(&worker, "worker")?);
-    let Outcome::Workers(results) = carry_out(&app, command).await? else {
+    let result = change_worker(&app, &worker, Command::ReleaseWorkers).await?;
+    let released = result == StopResult::Released;
+    Ok(Json(Released { released }))
+}
+
+async fn change_worker(
+    app: &App,
+    worker: &str,
+    command: fn(Selector) -> Command,
+) -> Result<StopResult, ApiError> {
+    let Outcome::Workers(results) = carry_out(app, command(only(worker, "worker")?)).await? else {
         return Err(unexpected());
     };
-    let result = results.rows.first().map(|(_, result)| *result);
-    match result {
-        Some(result) => Ok(Json(Released {
-            released: result == StopResult::Released,
-        })),
-        None => Err(ApiError::not_found(format!("there is no worker {worker}"))),
-    }
+    let missing = || ApiError::not_found(format!("there is no worker {worker}"));
+    let (_, result) = results.rows.into_iter().next().ok_or_else(missing)?;
+    Ok(result)
 }
 
 pub(in crate::http) async fn pause_queue(
