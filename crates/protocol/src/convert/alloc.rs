@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use hq_core::autoalloc::ReasonKind;
+use hq_core::autoalloc::{AllocationState, ReasonKind};
 use hq_core::batch::{
     CommandTemplate, FindFormat, QueueParams, StateMeaning, StatusFormat, SubmitFormat, SystemSpec,
     Words,
@@ -20,7 +20,7 @@ use super::wire::{
     wire,
 };
 use super::{ConvertError, Within, duration, fraction, known, required, text};
-use crate::client::{self, alloc_state_word, alloc_system};
+use crate::client::{self, alloc_allocation, alloc_state_word, alloc_system};
 
 /// The maximum number of words of a command, arguments of a queue, or states of a batch system.
 const WORDS_MAX: usize = 4_096;
@@ -130,6 +130,7 @@ same_enum! {
         Queued Running Finished Failed FailedMayReturn Suspended Completing
     }
 }
+same_enum! { AllocationState = alloc_allocation::State { Queued Running Finished Failed } }
 same_enum! {
     ReasonKind = client::AllocReason, or Unspecified {
         PausedByUser PausedBefore PausedBySubmissions PausedByAllocations Unsure Backlog WorkerCount

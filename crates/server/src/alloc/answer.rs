@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 
-use hq_core::autoalloc::{Allocation, AllocationState, AutoallocState, Queue, QueueState, Reason};
+use hq_core::autoalloc::{Allocation, AutoallocState, Queue, QueueState, Reason};
 use hq_core::id::QueueId;
 use hq_core::refusal::Refusal;
 use hq_core::time::Now;
@@ -73,18 +73,11 @@ impl AnswerContext<'_> {
     /// Returns an allocation for display, or `None` while it is unknown whether the allocation has
     /// a job.
     fn allocation(&self, allocation: &Allocation) -> Option<client::AllocAllocation> {
-        use alloc_allocation::State;
         let record = allocation.record();
-        let state = match record.state {
-            AllocationState::Queued => State::Queued,
-            AllocationState::Running => State::Running,
-            AllocationState::Finished => State::Finished,
-            AllocationState::Failed => State::Failed,
-        };
         let dir = self.dirs.get(record.key).unwrap_or("".as_ref());
         Some(client::AllocAllocation {
             id: allocation.job_id()?.to_owned(),
-            state: state.into(),
+            state: alloc_allocation::State::from(record.state).into(),
             work_dir: dir.as_os_str().as_bytes().to_vec().into(),
             workers: record.workers,
             queued_unix_ns: record.queued_at.0,

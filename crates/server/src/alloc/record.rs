@@ -73,17 +73,11 @@ pub(super) fn encode(record: &QueueRecord, shell: &QueueShell, dirs: &Dirs) -> V
 }
 
 fn stored(allocation: &AllocationRecord, dirs: &Dirs) -> client::AllocStored {
-    let state = match allocation.state {
-        AllocationState::Queued => State::Queued,
-        AllocationState::Running => State::Running,
-        AllocationState::Finished => State::Finished,
-        AllocationState::Failed => State::Failed,
-    };
     let dir = dirs.get(allocation.key).unwrap_or("".as_ref());
     client::AllocStored {
         number: allocation.key.number,
         job: allocation.job.as_deref().map(str::to_owned),
-        state: state.into(),
+        state: State::from(allocation.state).into(),
         work_dir: dir.as_os_str().as_bytes().to_vec().into(),
         workers: allocation.workers,
         queued_unix_ns: allocation.queued_at.0,
@@ -131,12 +125,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Restored, RecordError> {
             key,
             workers: stored.workers,
             job: stored.job.map(Into::into),
-            state: match state {
-                State::Queued => AllocationState::Queued,
-                State::Running => AllocationState::Running,
-                State::Finished => AllocationState::Finished,
-                State::Failed => AllocationState::Failed,
-            },
+            state: state.into(),
             reason: stored.reason.into(),
             queued_at: Timestamp(stored.queued_unix_ns),
             started_at: stored.started_unix_ns.map(Timestamp),
