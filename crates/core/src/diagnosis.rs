@@ -76,8 +76,8 @@ impl JobFacts<'_> {
 }
 
 /// Facts about all workers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct WorkerFacts<'a> {
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct WorkerFacts {
     /// The number of workers that have not ended.
     pub connected: u64,
     /// The number of workers that ended without being asked to.
@@ -85,15 +85,15 @@ pub struct WorkerFacts<'a> {
     /// The number of workers that have ever connected.
     pub total: u64,
     /// The host of the most recently lost worker.
-    pub last_lost: &'a str,
+    pub last_lost: String,
     /// The number of tasks that did not react to SIGKILL and still hold their resources.
     pub unkillable: u64,
     /// The host of the first such task.
-    pub first_unkillable: &'a str,
+    pub first_unkillable: String,
     /// The number of workers that do not enforce memory limits although some jobs have them.
     pub unlimited: u64,
     /// The host of the first such worker, and the reason.
-    pub first_unlimited: (&'a str, &'a str),
+    pub first_unlimited: (String, &'static str),
 }
 
 /// Facts about a queue of automatic allocation.
@@ -202,7 +202,7 @@ pub struct Facts<'a> {
     /// All jobs.
     pub jobs: &'a [JobFacts<'a>],
     /// All workers.
-    pub workers: WorkerFacts<'a>,
+    pub workers: &'a WorkerFacts,
     /// All queues.
     pub queues: &'a [QueueFacts<'a>],
     /// The outcomes of tasks.
@@ -400,9 +400,9 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     });
     found.append(&mut failing);
     found.extend(facts.queues.iter().filter_map(starving_queue));
-    found.extend(lost_workers(&facts.workers));
-    found.extend(unkillable_tasks(&facts.workers));
-    found.extend(missing_limits(&facts.workers));
+    found.extend(lost_workers(facts.workers));
+    found.extend(unkillable_tasks(facts.workers));
+    found.extend(missing_limits(facts.workers));
     found.extend(starving_jobs(facts));
     found.extend(facts.jobs.iter().filter_map(acknowledged_job));
     found.extend(internal_errors(facts.internal_errors));
@@ -636,11 +636,11 @@ fn starving_queue(queue: &QueueFacts<'_>) -> Option<Finding> {
     })
 }
 
-fn lost_workers(workers: &WorkerFacts<'_>) -> Option<Finding> {
+fn lost_workers(workers: &WorkerFacts) -> Option<Finding> {
     (workers.lost > 0).then(|| Finding {
         severity: Severity::Warning,
         subject: Subject::LostWorkers,
-        title: workers.last_lost.to_owned(),
+        title: workers.last_lost.clone(),
         text: if workers.lost == 1 {
             "its connection broke, or it sent no heartbeat".to_owned()
         } else {
@@ -686,13 +686,13 @@ fn held_journal(journal: JournalFacts<'_>) -> Finding {
     }
 }
 
-fn unkillable_tasks(workers: &WorkerFacts<'_>) -> Option<Finding> {
+fn unkillable_tasks(workers: &WorkerFacts) -> Option<Finding> {
     let what = "it sleeps in the kernel, most likely for a file system that does not answer, or has become another user; \
                 its resources stay reserved";
     (workers.unkillable > 0).then(|| Finding {
         severity: Severity::Warning,
         subject: Subject::Unkillable,
-        title: workers.first_unkillable.to_owned(),
+        title: workers.first_unkillable.clone(),
         text: match workers.unkillable - 1 {
             0 => what.to_owned(),
             more => format!("{what}; {} more like it", number(more)),
@@ -702,8 +702,8 @@ fn unkillable_tasks(workers: &WorkerFacts<'_>) -> Option<Finding> {
     })
 }
 
-fn missing_limits(workers: &WorkerFacts<'_>) -> Option<Finding> {
-    let (first, why) = workers.first_unlimited;
+fn missing_limits(workers: &WorkerFacts) -> Option<Finding> {
+    let (first, why) = &workers.first_unlimited;
     let others = match workers.unlimited.checked_sub(1)? {
         0 => String::new(),
         more => format!("; {} more workers like it", number(more)),
@@ -711,7 +711,7 @@ fn missing_limits(workers: &WorkerFacts<'_>) -> Option<Finding> {
     Some(Finding {
         severity: Severity::Warning,
         subject: Subject::MemoryLimits,
-        title: first.to_owned(),
+        title: first.clone(),
         text: format!("tasks that ask for `mem` can use more there: {why}{others}"),
         part: workers.unlimited,
         whole: workers.connected,

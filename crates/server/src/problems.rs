@@ -91,19 +91,8 @@ pub(crate) struct Problems {
 
 /// The data that is read from the state, except jobs.
 struct Looked {
-    connected: u64,
-    lost: u64,
-    ended: u64,
-    /// The host of the most recently lost worker, and when that worker was lost.
-    last_lost: String,
+    workers: WorkerFacts,
     last_lost_at: Option<Timestamp>,
-    unkillable: u64,
-    /// The location of the first unkillable task.
-    first_unkillable: String,
-    /// The number of workers that cannot enforce memory limits.
-    unlimited: u64,
-    /// The first of these workers, and why it cannot enforce memory limits.
-    first_unlimited: (String, &'static str),
     broken: Vec<BrokenNode>,
 }
 
@@ -173,12 +162,12 @@ impl Problems {
     /// flag is set if there were too many kinds of outcomes to examine all of them.
     pub(crate) async fn look(&self) -> Result<(Vec<client::Problem>, bool), Refusal> {
         let gone = |_| Refusal::shutting_down();
-        let looked = self.core.query(read_state).await.map_err(gone)?;
+        let mut looked = self.core.query(read_state).await.map_err(gone)?;
         let mut troubled = Vec::new();
         let mut has_limits = false;
         let mut next = Some(JobId(0));
         while let Some(from) = next {
-            let looks_for_limits = looked.unlimited > 0 && !has_limits;
+            let looks_for_limits = looked.workers.unlimited > 0 && !has_limits;
             // Only the last part waits for the store, on behalf of all parts.
             let read = move |view: &View<'_>| {
                 let limits = looks_for_limits && has_limited_tasks(view, from);
@@ -197,22 +186,15 @@ impl Problems {
         };
         let queues = self.queues().await;
         let jobs: Vec<JobFacts<'_>> = troubled.iter().map(Job::facts).collect();
-        let workers = WorkerFacts {
-            connected: looked.connected,
-            lost: looked.lost,
-            total: looked.connected + looked.ended,
-            last_lost: &looked.last_lost,
-            unkillable: looked.unkillable,
-            first_unkillable: &looked.first_unkillable,
-            unlimited: if has_limits { looked.unlimited } else { 0 },
-            first_unlimited: (&looked.first_unlimited.0, looked.first_unlimited.1),
-        };
+        if !has_limits {
+            looked.workers.unlimited = 0;
+        }
         let queues: Vec<QueueFacts<'_>> = queues.iter().map(queue_facts).collect();
         let obstacles = self.obstacles(&jobs).await?;
         let held_journal = self.held_journal().await?;
         let findings = find(&Facts {
             jobs: &jobs,
-            workers,
+            workers: &looked.workers,
             queues: &queues,
             shares: &found.shares,
             broken: &looked.broken,
@@ -649,16 +631,18 @@ fn read_state(view: &View<'_>) -> Looked {
         }
     }
     Looked {
-        unlimited,
-        first_unlimited,
-        broken: broken_nodes(state),
-        unkillable: unkillable().count() as u64,
-        first_unkillable: first_unkillable.unwrap_or_default(),
-        connected: state.workers().len() as u64,
-        lost: lost.map(|(_, count)| count).sum(),
-        ended: ended.values().sum(),
-        last_lost: last_lost.unwrap_or_default().to_owned(),
+        workers: WorkerFacts {
+            connected: state.workers().len() as u64,
+            lost: lost.map(|(_, count)| count).sum(),
+            total: state.workers().len() as u64 + ended.values().sum::<u64>(),
+            last_lost: last_lost.unwrap_or_default().to_owned(),
+            unkillable: unkillable().count() as u64,
+            first_unkillable: first_unkillable.unwrap_or_default(),
+            unlimited,
+            first_unlimited,
+        },
         last_lost_at,
+        broken: broken_nodes(state),
     }
 }
 

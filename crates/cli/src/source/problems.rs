@@ -27,11 +27,11 @@ pub(crate) fn find(
     let lost = || snapshot.workers.iter().filter(|worker| is_lost(worker));
     diagnosis::find(&Facts {
         jobs: &jobs,
-        workers: WorkerFacts {
+        workers: &WorkerFacts {
             connected: snapshot.connected().count() as u64,
             lost: lost().count() as u64,
             total: snapshot.workers.len() as u64,
-            last_lost: lost().last().map_or("", host),
+            last_lost: lost().last().map_or("", host).to_owned(),
             ..WorkerFacts::default()
         },
         queues: &queues,

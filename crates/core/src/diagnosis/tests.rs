@@ -63,15 +63,15 @@ fn job(id: u32, (finished, failed, waiting, running): (u64, u64, u64, u64)) -> J
     }
 }
 
-const HERE: WorkerFacts<'static> = WorkerFacts {
+const HERE: WorkerFacts = WorkerFacts {
     connected: 1,
     lost: 0,
     total: 1,
-    last_lost: "",
+    last_lost: String::new(),
     unkillable: 0,
-    first_unkillable: "",
+    first_unkillable: String::new(),
     unlimited: 0,
-    first_unlimited: ("", ""),
+    first_unlimited: (String::new(), ""),
 };
 
 fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> Vec<String> {
@@ -81,7 +81,7 @@ fn texts(jobs: &[JobFacts<'_>], queues: &[QueueFacts<'_>], shares: &[Share]) -> 
     }];
     let facts = Facts {
         jobs,
-        workers: HERE,
+        workers: &HERE,
         queues,
         shares,
         broken: &[],
@@ -283,7 +283,7 @@ fn a_journal_that_takes_nothing_comes_first() {
     ] {
         let facts = Facts {
             jobs: &[job(1, (0, 90, 0, 0))],
-            workers: HERE,
+            workers: &HERE,
             queues: &[],
             broken: &[],
             shares: &shares,
