@@ -12,6 +12,7 @@ pub(crate) mod after;
 pub(crate) mod array;
 pub(crate) mod coupling;
 pub(crate) mod duration;
+pub(crate) mod file_value;
 pub(crate) mod learn;
 pub(crate) mod notify;
 pub(crate) mod param;

@@ -9,10 +9,12 @@ use clap::{Args, ValueEnum};
 use hq_core::growth::GrowSpec;
 use hq_core::range::IdArray;
 use hq_core::template::{CrashLimit, NotifyEvent, NotifySpec, NotifyTarget, PinMode};
+use serde::Deserialize;
 
 use crate::parse::after::{AfterArg, parse_after};
 use crate::parse::array::parse_id_array;
 use crate::parse::duration::{parse_duration, parse_limit};
+use crate::parse::file_value;
 use crate::parse::learn::{TimeRequest, parse_share, parse_time_request};
 use crate::parse::notify::parse_notify_target;
 use crate::parse::param::{ParamArg, parse_param};
@@ -34,10 +36,22 @@ const DONE_WORK: &str = "Finished work";
 const OPEN_JOBS: &str = "Open jobs";
 const WAITING: &str = "Waiting and notifications";
 
-/// Properties of every task of a submit. No value has a default here, so that directives of a script
-/// can be merged with the command line.
-#[derive(Args, Clone, Debug, Default)]
+/// Properties of every task of a submit, from the command line, `#HQ` lines, settings or a job file.
+/// No value has a default here, so that they can be merged.
+#[derive(Args, Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct TaskOptions {
+    /// The program and its arguments.
+    #[arg(skip)]
+    pub(crate) command: Vec<OsString>,
+
+    /// The standard input of every task.
+    #[arg(skip)]
+    pub(crate) stdin: Option<Vec<u8>>,
+
+    /// The variants of the request in a job file. If empty, other options describe the request.
+    #[arg(skip)]
+    pub(crate) request: Vec<RequestOptions>,
+
     /// Name of the job [default: name of the program; for a script ending in `.sh` its interpreter, such as `bash`]
     #[arg(help_heading = TASKS, long, value_name = "TEXT", value_parser = parse_job_name)]
     pub(crate) name: Option<String>,
@@ -265,6 +279,23 @@ pub(crate) struct TaskOptions {
     pub(crate) skip_done: bool,
 }
 
+/// A variant of what each task requests.
+#[derive(Deserialize, Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RequestOptions {
+    /// The number of whole nodes.
+    pub(crate) n_nodes: u32,
+    /// How much time workers must have left.
+    #[serde(deserialize_with = "file_value::time_request")]
+    pub(crate) time_request: Option<TimeRequest>,
+    /// The weight in units of 1/10 000.
+    #[serde(deserialize_with = "file_value::weight")]
+    pub(crate) weight: Option<u32>,
+    /// The amounts.
+    #[serde(deserialize_with = "file_value::resources")]
+    pub(crate) resources: Vec<ResourceArg>,
+}
+
 fn stdio_parser() -> impl TypedValueParser<Value = StdioArg> {
     OsStringValueParser::new().try_map(|text| parse_stdio(&text))
 }
@@ -278,7 +309,7 @@ fn env_parser() -> impl TypedValueParser<Value = EnvPair> {
 }
 
 /// Value of an option that can be turned off.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum YesNo {
     /// Enable
     #[value(alias = "true")]
@@ -289,7 +320,7 @@ pub(crate) enum YesNo {
 }
 
 /// How cpus are bound to a task.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum PinArg {
     /// By an affinity mask
     Taskset,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use hq_core::params::{DIGITS_MAX, Decimals};
 
 /// A `--param` option.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ParamArg {
     /// The name that is used between braces.
     pub(crate) name: String,
@@ -22,7 +22,7 @@ pub(crate) struct ParamArg {
 }
 
 /// Where the values of a parameter come from.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ParamSource {
     /// The command line.
     Given(Vec<ParamItem>),
@@ -31,7 +31,7 @@ pub(crate) enum ParamSource {
 }
 
 /// An item between two commas.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ParamItem {
     /// A single value.
     Text(Vec<u8>),

@@ -34,7 +34,7 @@ impl ResourceArg {
 }
 
 /// An amount of one resource, and the policy for choosing it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RequestAmount {
     /// How indices are chosen.
     pub(crate) policy: Policy,
@@ -43,6 +43,11 @@ pub(crate) struct RequestAmount {
 }
 
 impl RequestAmount {
+    pub(crate) const ONE: Self = Self {
+        policy: Policy::Compact,
+        amount: Amount::whole(1),
+    };
+
     /// Returns the request for the resource with this name.
     pub(crate) fn for_resource(self, name: &str) -> ResourceEntry {
         ResourceEntry {

@@ -12,7 +12,7 @@ use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::template::CrashLimit;
 
 /// A value of `--env`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct EnvPair {
     /// The name, which is never empty.
     pub(crate) name: Box<[u8]>,

@@ -1,6 +1,7 @@
 //! Builds a submit from options and a command, with the checks and warnings in their documented
 //! order.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,9 @@ use hq_core::id::JobId;
 use hq_core::params::{Params, begins_with_param};
 use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
-use hq_core::resource::request::{RequestVariants, ResourceEntry, ResourceRequest};
+use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
-use hq_core::sizing;
+use hq_core::sizing::{self, FirstMemory, LearnSpec};
 use hq_core::template::{
     After, ArrayIds, ArraySpec, ByteText, Entries, PinMode, StdioSpec, SubmitBody, SubmitSpec,
     SubmitTarget, TaskFiles, TaskTemplate,
@@ -27,9 +28,10 @@ use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, content, default_output, reads_stdin};
-use crate::args::submit::{Destination, TaskOptions, YesNo};
+use crate::args::submit::{Destination, RequestOptions, TaskOptions, YesNo};
 use crate::error::{CliError, CliResult};
 use crate::parse::learn::TimeRequest;
+use crate::parse::request::{RequestAmount, ResourceArg};
 use crate::parse::retry::RetryOn;
 use crate::parse::value::{EnvPair, StdioArg, into_bytes};
 
@@ -64,7 +66,7 @@ pub(crate) fn build(
     context: SubmitContext<'_>,
 ) -> CliResult<PreparedSubmit> {
     let SubmitRequest {
-        options,
+        mut options,
         command,
         stdin,
         destination,
@@ -72,52 +74,32 @@ pub(crate) fn build(
         default_ids,
         typed,
     } = request;
-    let (entries, auto) = learn::split(&options.resource)?;
-    let requests = build_requests(&options, entries)?;
-    let learn = learn::build(&options, auto)?;
-    let retry = retry_of(&options, &requests, auto.is_some())?;
+    (options.command, options.stdin) = (command, stdin);
+    let needs = Needs::of(&options, |text| CliError::new(text))?;
     let params = params::build(&options.param)?;
-    let has_stdin = stdin.is_some() || reads_stdin(&options, &command);
-    let typed = (&typed, params.as_deref(), has_stdin);
-    let (mut notes, entry_in_args) = look_at(&options, &command, typed)?;
-    let target = build_target(&options, &command, destination, params.as_deref())?;
+    let (mut notes, entry_in_args) = look_at(&options, &typed, params.as_deref())?;
+    let target = build_target(&options, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref(), &mut notes)?;
-    note_values(&options, entries.as_ref(), &retry, &mut notes);
-    let (count, mut warnings) = (count_of(&ids), Vec::new());
+    note_values(&options, entries.as_ref(), &needs.retry, &mut notes);
+    let mut warnings = Vec::new();
     if let Some(params) = &params {
-        params::check(&command, &options, params, &mut warnings)?;
+        params::check(&options, params, &mut warnings)?;
     }
-    let paths = build_paths(&options, params.as_deref(), context, count, &mut warnings)?;
-    let env = build_env(&options.env, &mut warnings);
-    let tasks = (params.as_deref(), count);
-    let files = build_files(&options, &paths.cwd, tasks, &mut warnings)?;
-    let template = TaskTemplate {
-        args: command.into_iter().map(into_bytes).collect(),
-        env,
-        cwd: paths.cwd,
-        stdout: paths.stdout,
-        stderr: paths.stderr,
-        stdin: stdin.map(Arc::from),
-        task_dir: options.task_dir,
-        pin: options.pin.map_or(PinMode::None, PinMode::from),
-        time_limit: options.time_limit,
-        priority: options.priority.unwrap_or_default(),
-        crash_limit: options.crash_limit.unwrap_or_default(),
-        requests,
-        stop: build_stop(options.stop_signal, options.stop_grace),
-        retry,
-        is_call: false,
-        learn,
+    let stream = options.stream.take();
+    let frame = Frame {
+        context,
         params,
-        files,
-        enforce_memory: options.enforce_memory != Some(YesNo::No),
-        name: None,
+        is_streamed: stream.is_some(),
+        count: Some(count_of(&ids)),
+    };
+    let template = TaskTemplate {
         entry_in_args,
+        ..build_template(options, needs, &frame, &mut warnings)?
     };
     let spec = SubmitSpec {
         target,
         submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
-        stream_dir: stream_dir(options.stream.as_deref(), context, &mut warnings)?,
+        stream_dir: stream_dir(stream.as_deref(), context, &mut warnings)?,
         after,
         notify: Vec::new(),
         origin: None,
@@ -130,6 +112,66 @@ pub(crate) fn build(
         }),
     };
     Ok(PreparedSubmit::new(spec, warnings))
+}
+
+/// What surrounds a description of tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame<'a> {
+    pub(crate) context: SubmitContext<'a>,
+    pub(crate) params: Option<Arc<Params>>,
+    /// Whether output without a path goes to the stream.
+    pub(crate) is_streamed: bool,
+    /// The number of tasks. `None` if paths keep all their placeholders, as in a job file.
+    pub(crate) count: Option<u32>,
+}
+
+/// Builds what tasks share from their description.
+pub(crate) fn build_template(
+    options: TaskOptions,
+    needs: Needs,
+    frame: &Frame<'_>,
+    warnings: &mut Vec<String>,
+) -> CliResult<TaskTemplate> {
+    let paths = build_paths(&options, frame, warnings)?;
+    let env = build_env(&options.env, warnings);
+    let files = build_files(&options, &paths.cwd, frame, warnings)?;
+    Ok(TaskTemplate {
+        env,
+        params: frame.params.clone(),
+        files,
+        ..assemble(options, needs, paths)
+    })
+}
+
+/// Builds what tasks share, without variables and files.
+pub(crate) fn assemble(options: TaskOptions, needs: Needs, paths: Paths) -> TaskTemplate {
+    let stop = StopSpec::default();
+    TaskTemplate {
+        args: options.command.into_iter().map(into_bytes).collect(),
+        env: Vec::new(),
+        cwd: paths.cwd,
+        stdout: paths.stdout,
+        stderr: paths.stderr,
+        stdin: options.stdin.map(Arc::from),
+        task_dir: options.task_dir,
+        pin: options.pin.map_or(PinMode::None, PinMode::from),
+        time_limit: options.time_limit,
+        priority: options.priority.unwrap_or_default(),
+        crash_limit: options.crash_limit.unwrap_or_default(),
+        requests: needs.requests,
+        stop: StopSpec {
+            signal: options.stop_signal.unwrap_or(stop.signal),
+            grace: options.stop_grace.unwrap_or(stop.grace),
+        },
+        retry: needs.retry,
+        is_call: false,
+        learn: needs.learn,
+        params: None,
+        files: TaskFiles::default(),
+        enforce_memory: options.enforce_memory != Some(YesNo::No),
+        name: None,
+        entry_in_args: false,
+    }
 }
 
 /// Returns whether options describe retries although no retries are enabled.
@@ -180,9 +222,11 @@ pub(crate) fn count_of(ids: &ArrayIds) -> u32 {
 /// Detects habits of other tools, and whether `{}` means the entry of a task.
 fn look_at(
     options: &TaskOptions,
-    command: &[OsString],
-    ((verb, front), params, has_stdin): (&(Verb, Front), Option<&Params>, bool),
+    (verb, front): &(Verb, Front),
+    params: Option<&Params>,
 ) -> CliResult<(Vec<Box<str>>, bool)> {
+    let command = &options.command;
+    let has_stdin = options.stdin.is_some() || reads_stdin(options, command);
     let typed = Typed::of_options((*verb, front), options, command, (params, has_stdin));
     Ok((habits::look(&typed)?, typed.takes_entry()))
 }
@@ -190,9 +234,10 @@ fn look_at(
 fn build_files(
     options: &TaskOptions,
     cwd: &[u8],
-    (params, count): (Option<&Params>, u32),
+    frame: &Frame<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<TaskFiles> {
+    let params = frame.params.as_deref();
     let bytes = |paths: &[PathBuf]| -> Vec<Vec<u8>> {
         let paths = paths.iter().map(|path| path.as_os_str().as_bytes());
         paths.map(<[u8]>::to_vec).collect()
@@ -203,7 +248,7 @@ fn build_files(
     }
     let how = (options.check_outputs, options.by_content);
     let files = task_files(inputs, outputs, how, cwd)?;
-    if count > 1 {
+    if frame.count.is_some_and(|count| count > 1) {
         check_apart(&files, cwd, params)?;
     }
     Ok(files)
@@ -212,40 +257,37 @@ fn build_files(
 /// The number of retries of tasks whose requests grow, if the user sets none.
 const GROWN_RETRIES: u16 = 3;
 
-/// Returns how to stop tasks. Missing options get their defaults.
-pub(crate) fn build_stop(signal: Option<i32>, grace: Option<Duration>) -> StopSpec {
-    let usual = StopSpec::default();
-    StopSpec {
-        signal: signal.unwrap_or(usual.signal),
-        grace: grace.unwrap_or(usual.grace),
-    }
+/// What tasks request, how requests are learned, and how tasks are retried.
+#[derive(Debug)]
+pub(crate) struct Needs {
+    requests: RequestVariants,
+    learn: LearnSpec,
+    retry: RetrySpec,
 }
 
-/// Returns the retries according to the options. `is_sized` means that the tasks' memory is
-/// learned.
-fn retry_of(
-    options: &TaskOptions,
-    requests: &RequestVariants,
-    is_sized: bool,
-) -> CliResult<RetrySpec> {
-    let grow = (options.retry_grow, options.retries);
-    let grow = build_grow(grow, requests, options.time_limit)?;
-    Ok(build_retry(
-        options.retries,
-        options.retry_on.as_ref(),
-        options.retry_delay,
-        (grow, is_sized),
-    ))
+impl Needs {
+    /// Checks the options about requests and retries. `refuse` makes an error of a broken rule
+    /// about requests.
+    pub(crate) fn of(options: &TaskOptions, refuse: fn(&str) -> CliError) -> CliResult<Self> {
+        let (requests, memory, is_timed) = build_requests(options, refuse)?;
+        let learn = learn::build(options, memory, is_timed)?;
+        let retry = build_retry(options, &requests, memory.is_some())?;
+        Ok(Self {
+            requests,
+            learn,
+            retry,
+        })
+    }
 }
 
 /// Returns whether and how to retry tasks. Missing options get their defaults. `is_sized` means
 /// that the tasks' memory is learned.
-pub(crate) fn build_retry(
-    limit: Option<u16>,
-    on: Option<&RetryOn>,
-    delay: Option<Duration>,
-    (grow, is_sized): (GrowSpec, bool),
-) -> RetrySpec {
+fn build_retry(
+    options: &TaskOptions,
+    requests: &RequestVariants,
+    is_sized: bool,
+) -> CliResult<RetrySpec> {
+    let grow = build_grow(options, requests)?;
     let usual = RetrySpec::default();
     let cured = [
         (grow.memory.is_some() || is_sized).then_some(RetryCause::OutOfMemory),
@@ -253,10 +295,10 @@ pub(crate) fn build_retry(
     ];
     let cured = cured.into_iter().flatten();
     let does_grow = grow != GrowSpec::default() || is_sized;
-    let mut on = match on {
+    let mut on = match &options.retry_on {
         Some(RetryOn(causes)) => causes.clone(),
         // The user requested no retries other than those with a grown request.
-        None if does_grow && limit.is_none() => Vec::new(),
+        None if does_grow && options.retries.is_none() => Vec::new(),
         None => usual.on,
     };
     for cause in cured {
@@ -269,23 +311,19 @@ pub(crate) fn build_retry(
         (true, false) => GROWN_RETRIES,
         (false, false) => usual.limit,
     };
-    RetrySpec {
-        limit: limit.unwrap_or(usual_limit),
+    Ok(RetrySpec {
+        limit: options.retries.unwrap_or(usual_limit),
         on,
-        delay: delay.unwrap_or(usual.delay),
+        delay: options.retry_delay.unwrap_or(usual.delay),
         grow,
-    }
+    })
 }
 
 /// Returns how requests grow. Fails if no request can grow.
-pub(crate) fn build_grow(
-    (grow, retries): (Option<GrowSpec>, Option<u16>),
-    requests: &RequestVariants,
-    time_limit: Option<Duration>,
-) -> CliResult<GrowSpec> {
-    let grow = grow.unwrap_or_default();
+fn build_grow(options: &TaskOptions, requests: &RequestVariants) -> CliResult<GrowSpec> {
+    let grow = options.retry_grow.unwrap_or_default();
     let refuse = |text: &str| Err(CliError::new(text));
-    if retries == Some(0) && grow != GrowSpec::default() {
+    if options.retries == Some(0) && grow != GrowSpec::default() {
         return refuse(
             "nothing can grow: with 0 retries there is no next attempt. Leave out --retries, or give a number",
         );
@@ -301,7 +339,7 @@ pub(crate) fn build_grow(
         }
     }
     if let Some(growth) = grow.time {
-        let Some(limit) = time_limit else {
+        let Some(limit) = options.time_limit else {
             return refuse(
                 "time cannot grow: the tasks have no time limit. Add --time-limit DURATION",
             );
@@ -313,39 +351,72 @@ pub(crate) fn build_grow(
     Ok(grow)
 }
 
+/// Returns the requests, the memory to be learned, and whether the time is learned.
 fn build_requests(
     options: &TaskOptions,
-    mut entries: Vec<ResourceEntry>,
-) -> CliResult<RequestVariants> {
-    let names_cpus = entries.iter().any(|entry| &*entry.resource == "cpus");
-    if options.cpus.is_some() && names_cpus {
+    refuse: fn(&str) -> CliError,
+) -> CliResult<(RequestVariants, Option<FirstMemory>, bool)> {
+    let asked = variants(options);
+    let (mut variants, mut memories) = (Vec::new(), Vec::new());
+    for variant in &*asked {
+        let (entries, memory) = learn::split(&variant.resources)?;
+        memories.push(memory);
+        variants.push(ResourceRequest {
+            entries,
+            n_nodes: variant.n_nodes,
+            min_time: match variant.time_request {
+                Some(TimeRequest::Given(time)) => time,
+                Some(TimeRequest::Auto) | None => Duration::ZERO,
+            },
+            weight: variant
+                .weight
+                .unwrap_or(u32::try_from(UNITS_PER_WHOLE).unwrap_or(u32::MAX)),
+        });
+    }
+    if options.cpus.is_some() && options.resource.iter().any(|asked| asked.name() == "cpus") {
         return Err(
             CliError::new("--cpus and --resource cpus=... cannot be combined")
                 .with_help("they mean the same: leave out one of them"),
         );
     }
-    let n_nodes = options.nodes.unwrap_or(0);
-    if n_nodes > 0 {
-        // Requests for whole nodes exclude other requests.
-    } else if let Some(cpus) = options.cpus {
-        entries.push(cpus.for_resource("cpus"));
-    } else if !names_cpus {
-        entries.extend(ResourceRequest::cpus(1).entries);
+    let memory = memories.first().copied().flatten();
+    if memories.iter().any(|other| *other != memory) {
+        return Err(refuse(
+            "mem = \"auto\" is for all requests of a task, or for none",
+        ));
     }
-    let request = ResourceRequest {
-        entries,
+    let takes_nodes = variants.iter().any(|variant| variant.n_nodes > 0);
+    let requests = RequestVariants::new(variants).map_err(|error| refuse(&error.to_string()))?;
+    if memory.is_some() && takes_nodes {
+        return Err(refuse(learn::WHOLE_NODES));
+    }
+    let is_timed = |variant: &RequestOptions| variant.time_request == Some(TimeRequest::Auto);
+    Ok((requests, memory, asked.iter().any(is_timed)))
+}
+
+/// Returns the variants of the request. Without a list of them, other options describe the only one.
+fn variants(options: &TaskOptions) -> Cow<'_, [RequestOptions]> {
+    if !options.request.is_empty() {
+        return Cow::Borrowed(&options.request);
+    }
+    let n_nodes = options.nodes.unwrap_or(0);
+    let mut resources = options.resource.clone();
+    let names_cpus = resources.iter().any(|asked| asked.name() == "cpus");
+    // Requests for whole nodes exclude other requests.
+    if n_nodes == 0 && !names_cpus {
+        let cpus = options.cpus.unwrap_or(RequestAmount::ONE);
+        resources.push(ResourceArg::Amount(cpus.for_resource("cpus")));
+    }
+    Cow::Owned(vec![RequestOptions {
         n_nodes,
-        min_time: learn::min_time(options),
-        weight: options
-            .weight
-            .unwrap_or(u32::try_from(UNITS_PER_WHOLE).unwrap_or(u32::MAX)),
-    };
-    RequestVariants::new(vec![request]).map_err(|error| CliError::new(error.to_string()))
+        time_request: options.time_request,
+        weight: options.weight,
+        resources,
+    }])
 }
 
 fn build_target(
     options: &TaskOptions,
-    command: &[OsString],
     destination: Destination,
     params: Option<&Params>,
 ) -> CliResult<SubmitTarget> {
@@ -353,7 +424,7 @@ fn build_target(
         let name = options
             .name
             .clone()
-            .unwrap_or_else(|| default_name(command));
+            .unwrap_or_else(|| default_name(&options.command));
         let name = params.map_or_else(|| name.clone(), |params| fill_name(&name, params));
         return Ok(new_job(name.into(), options.max_fails, destination));
     };
@@ -435,37 +506,40 @@ fn with_entries(
     Ok((ids, Some(entries)))
 }
 
-struct Paths {
-    cwd: ByteText,
-    stdout: StdioSpec,
-    stderr: StdioSpec,
+/// The paths of tasks, as far as they are known at the submit.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    pub(crate) cwd: ByteText,
+    pub(crate) stdout: StdioSpec,
+    pub(crate) stderr: StdioSpec,
 }
 
 fn build_paths(
     options: &TaskOptions,
-    params: Option<&Params>,
-    context: SubmitContext<'_>,
-    count: u32,
+    frame: &Frame<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<Paths> {
+    let (context, params) = (frame.context, frame.params.as_deref());
     let cwd = options
         .cwd
         .as_deref()
         .map_or(DEFAULT_CWD, |cwd| cwd.as_os_str().as_bytes());
     check_cwd(cwd)?;
-    let is_streamed = options.stream.is_some();
-    let stdout = raw_stdio(options.stdout.as_ref(), "stdout", is_streamed, context);
-    let stderr = raw_stdio(options.stderr.as_ref(), "stderr", is_streamed, context);
-    let plain_cwd = without(cwd, params);
-    placeholder::refuse_misspelled(&plain_cwd, PathRole::Cwd)?;
+    let stdout = raw_stdio(options.stdout.as_ref(), "stdout", frame);
+    let stderr = raw_stdio(options.stderr.as_ref(), "stderr", frame);
     for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
         if let StdioSpec::File { path, .. } = spec {
-            let path = without(path, params);
-            placeholder::refuse_misspelled(&path, role)?;
-            warnings.extend(placeholder::unknown_warning(&path, role));
+            placeholder::check(&without(path, params), role, warnings)?;
         }
     }
-    warnings.extend(placeholder::unknown_warning(&plain_cwd, PathRole::Cwd));
+    placeholder::check(&without(cwd, params), PathRole::Cwd, warnings)?;
+    let Some(count) = frame.count else {
+        return Ok(Paths {
+            cwd: cwd.into(),
+            stdout,
+            stderr,
+        });
+    };
     let resolver = PathResolver::with_params(cwd, params, context);
     let paths = Paths {
         stdout: resolver.stdio(stdout),
@@ -477,7 +551,7 @@ fn build_paths(
 }
 
 /// Rejects a working directory that is defined in terms of itself.
-pub(crate) fn check_cwd(cwd: &[u8]) -> CliResult<()> {
+fn check_cwd(cwd: &[u8]) -> CliResult<()> {
     if placeholder::contains(cwd, "CWD") {
         return Err(CliError::new(
             "Working directory path cannot contain the working directory placeholder `%{CWD}`.",
@@ -518,15 +592,10 @@ fn warn_about_files(
 }
 
 /// Returns an output with its default path. No placeholders are replaced.
-pub(crate) fn raw_stdio(
-    arg: Option<&StdioArg>,
-    suffix: &str,
-    is_streamed: bool,
-    context: SubmitContext<'_>,
-) -> StdioSpec {
-    let default = || default_output(context, suffix).into();
+fn raw_stdio(arg: Option<&StdioArg>, suffix: &str, frame: &Frame<'_>) -> StdioSpec {
+    let default = || default_output(frame.context, suffix).into();
     match arg {
-        None if is_streamed => StdioSpec::Stream,
+        None if frame.is_streamed => StdioSpec::Stream,
         None => StdioSpec::File {
             path: default(),
             remove_if_finished: false,

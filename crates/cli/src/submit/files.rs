@@ -12,8 +12,7 @@ use hq_core::placeholder::{FilePaths, PathPatterns, PathValues};
 use hq_core::template::{ByteText, GraphTask, TaskFiles, TaskTemplate};
 
 use super::params::{tells_apart, without};
-use super::placeholder::refuse_misspelled;
-use super::placeholder::{PathRole, replace, unknown_warning};
+use super::placeholder::{PathRole, check, replace};
 use crate::error::{CliError, CliResult};
 
 /// Placeholders that differ in each job or attempt. A file whose path contains them could not be
@@ -92,9 +91,7 @@ pub(crate) fn check_placeholders(
     warnings: &mut Vec<String>,
 ) -> CliResult<()> {
     for path in paths {
-        let path = without(path, params);
-        refuse_misspelled(&path, role)?;
-        warnings.extend(unknown_warning(&path, role));
+        check(&without(path, params), role, warnings)?;
     }
     Ok(())
 }

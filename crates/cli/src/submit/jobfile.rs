@@ -6,36 +6,29 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::IdArray;
-use hq_core::resource::request::{RequestVariants, ResourceRequest};
-use hq_core::sizing::{FirstMemory, LearnSpec, PREDICT_DEFAULT};
 use hq_core::template::{
-    ArrayIds, ArraySpec, ByteText, Entries, GraphSpec, GraphTask, StdioSpec, SubmitBody,
-    SubmitSpec, SubmitTarget, TaskFiles, TaskTemplate,
+    ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, StdioSpec, SubmitBody, SubmitSpec,
+    SubmitTarget, TaskTemplate,
 };
 
 use super::build::{
-    DEFAULT_CWD, PathResolver, are_retries_missing, build_grow, build_retry, build_stop, check_cwd,
-    count_of, new_job, raw_stdio, stream_dir,
+    self, DEFAULT_CWD, Frame, Needs, PathResolver, are_retries_missing, count_of, new_job,
+    stream_dir,
 };
 use super::entries::EntryList;
-use super::files::{add_edges, check_apart, check_placeholders, task_files};
+use super::files::{add_edges, check_apart};
 use super::habits::{self, Typed};
-use super::learn;
 use super::params::tells_apart;
-use super::placeholder::{self, PathRole};
 use super::{PreparedSubmit, SubmitContext, is_stdin, read_file};
-use crate::args::submit::Destination;
+use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::duration::refuse_zero;
-use crate::parse::learn::TimeRequest;
-use crate::parse::value::expand_home;
 
 mod advice;
 mod diagnostic;
@@ -50,7 +43,7 @@ mod yaml;
 use file::Tasks;
 pub(crate) use format::{Format, Source};
 use graph::TaskGraphError;
-use schema::{ArrayTable, CommonTable, TaskKey};
+use schema::{ArrayTable, TaskKey};
 
 /// The maximum size of a file that is read only to detect a job file.
 const GUESSED_BYTES_MAX: u64 = 16 << 20;
@@ -104,10 +97,15 @@ pub(crate) fn parse(
         .map_err(|misread| diagnostic::misread(source, misread))?;
     let target = match destination.attach {
         Some(job) => SubmitTarget::Attach(JobId(job)),
-        None => new_job(file.name.0.into_boxed_str(), file.max_fails, destination),
+        None => new_job(file.name.into_boxed_str(), file.max_fails, destination),
     };
     let mut warnings = Vec::new();
-    let is_streamed = file.stream.is_some();
+    let frame = Frame {
+        context,
+        params: None,
+        is_streamed: file.stream.is_some(),
+        count: None,
+    };
     let stream_dir = stream_dir(
         file.stream.as_deref().map(Path::new),
         context,
@@ -124,9 +122,7 @@ pub(crate) fn parse(
                 "Definition of array job and individual task cannot be mixed",
             ));
         }
-        (Some(array), true) => {
-            SubmitBody::Array(build_array(array, is_streamed, context, &mut warnings)?)
-        }
+        (Some(array), true) => SubmitBody::Array(build_array(array, &frame, &mut warnings)?),
         (None, false) => {
             let count = file.task.list.len();
             let wrong = |mistake: TaskGraphError| {
@@ -134,8 +130,7 @@ pub(crate) fn parse(
                 diagnostic::mistake(source, &mistake, span)
             };
             let ids = graph::number(&mut file.task.list, destination.attach).map_err(wrong)?;
-            let (templates, mut tasks) =
-                build_tasks(file.task, ids, is_streamed, context, &mut warnings)?;
+            let (templates, mut tasks) = build_tasks(file.task, ids, &frame, &mut warnings)?;
             add_edges(&templates, &mut tasks, context.submit_dir)?;
             let label = |task: &GraphTask| {
                 let template = templates.get(task.template as usize);
@@ -292,13 +287,12 @@ pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<O
 
 fn build_array(
     array: ArrayTable,
-    is_streamed: bool,
-    context: SubmitContext<'_>,
+    frame: &Frame<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<ArraySpec> {
-    let (ids, entries) = array_ids(array.ids.map(|ids| ids.0), array.entries)?;
-    let mut template = build_template(array.common, is_streamed, context, warnings)?;
-    let resolver = PathResolver::new(&template.cwd, context);
+    let (ids, entries) = array_ids(array.ids, array.entries)?;
+    let mut template = build_template(array.options, frame, warnings)?;
+    let resolver = PathResolver::new(&template.cwd, frame.context);
     template.stdout = resolver.stdio(template.stdout);
     template.stderr = resolver.stdio(template.stderr);
     template.cwd = resolver.cwd();
@@ -342,13 +336,12 @@ fn array_ids(
 fn build_tasks(
     tasks: Tasks,
     ids: Vec<(TaskId, Vec<TaskId>)>,
-    is_streamed: bool,
-    context: SubmitContext<'_>,
+    frame: &Frame<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<(Vec<Arc<TaskTemplate>>, Vec<GraphTask>)> {
     let mut kinds = Vec::with_capacity(tasks.kinds.len());
     for kind in tasks.kinds {
-        let template = build_template(kind, is_streamed, context, warnings)?;
+        let template = build_template(kind, frame, warnings)?;
         if template.learn.memory.is_some() {
             return Err(diagnostic::plain(
                 "mem = \"auto\" is for the tasks of an [array], which share a command; give a size, and retry_grow",
@@ -377,151 +370,14 @@ fn build_tasks(
 }
 
 fn build_template(
-    table: CommonTable,
-    is_streamed: bool,
-    context: SubmitContext<'_>,
+    options: TaskOptions,
+    frame: &Frame<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<TaskTemplate> {
-    let cwd: ByteText = match table.cwd {
-        Some(cwd) => home_of(cwd).into(),
-        None => DEFAULT_CWD.into(),
-    };
-    check_cwd(&cwd)?;
-    let raw = |stdio: &Option<schema::Stdio>, name| {
-        raw_stdio(stdio.as_ref().map(|s| &s.0), name, is_streamed, context)
-    };
-    let (stdout, stderr) = (raw(&table.stdout, "stdout"), raw(&table.stderr, "stderr"));
-    for (spec, role) in [(&stdout, PathRole::Stdout), (&stderr, PathRole::Stderr)] {
-        if let StdioSpec::File { path, .. } = spec {
-            placeholder::check(path, role, warnings)?;
-        }
-    }
-    placeholder::check(&cwd, PathRole::Cwd, warnings)?;
-    let (requests, auto, is_timed) = build_requests(table.request)?;
-    learn::check_retries(auto, table.retries)?;
-    let predict = table.predict.map(|predict| predict.0);
-    let learn = LearnSpec {
-        memory: auto,
-        predict: predict.or(is_timed.then_some(PREDICT_DEFAULT)),
-        are_retries_given: auto.is_some() && table.retries.is_some(),
-    };
-    let how = (table.check_outputs, table.by_content);
-    let files = build_files((table.inputs, table.outputs), how, &cwd, warnings)?;
-    let time_limit = time_limit_of(table.time_limit.map(|limit| limit.0))?;
-    let grow = table.retry_grow.map(|grow| grow.0);
-    let grow = build_grow((grow, table.retries), &requests, time_limit)?;
-    Ok(TaskTemplate {
-        args: table
-            .command
-            .0
-            .into_iter()
-            .map(|word| word.into_bytes().into())
-            .collect(),
-        env: table
-            .env
-            .0
-            .into_iter()
-            .map(|(name, value)| (name.into_bytes().into(), value.into_bytes().into()))
-            .collect(),
-        cwd,
-        stdout,
-        stderr,
-        stdin: table.stdin.map(|text| Arc::from(text.into_bytes())),
-        task_dir: table.task_dir,
-        pin: table.pin.0,
-        stop: build_stop(
-            table.stop_signal.map(|s| s.0),
-            table.stop_grace.map(|g| g.0),
-        ),
-        retry: build_retry(
-            table.retries,
-            table.retry_on.as_ref().map(|on| &on.0),
-            table.retry_delay.map(|delay| delay.0),
-            (grow, auto.is_some()),
-        ),
-        time_limit,
-        priority: table.priority,
-        crash_limit: table.crash_limit.0,
-        requests,
-        is_call: false,
-        learn,
-        params: None,
-        files,
-        enforce_memory: table.enforce_memory,
-        name: None,
-        entry_in_args: false,
-    })
-}
-
-/// Returns a time limit, and rejects one that no task could keep.
-fn time_limit_of(limit: Option<Duration>) -> CliResult<Option<Duration>> {
-    let limit = limit.map(refuse_zero).transpose();
-    limit.map_err(|error| diagnostic::plain(&format!("`time_limit`: {error}")))
-}
-
-/// Returns a path from the file with `~` expanded.
-fn home_of(path: String) -> Vec<u8> {
-    expand_home(path.into()).into_vec()
-}
-
-fn build_files(
-    (inputs, outputs): (Vec<String>, Vec<String>),
-    how: (bool, bool),
-    cwd: &[u8],
-    warnings: &mut Vec<String>,
-) -> CliResult<TaskFiles> {
-    let bytes = |paths: Vec<String>| paths.into_iter().map(home_of).collect();
-    let (inputs, outputs): (Vec<_>, Vec<_>) = (bytes(inputs), bytes(outputs));
-    for (paths, role) in [(&inputs, PathRole::Input), (&outputs, PathRole::Output)] {
-        check_placeholders(paths, role, None, warnings)?;
-    }
-    task_files(inputs, outputs, how, cwd)
-}
-
-/// Returns the requests, the memory to be learned, and whether the time is learned.
-fn build_requests(
-    tables: Vec<schema::RequestTable>,
-) -> CliResult<(RequestVariants, Option<FirstMemory>, bool)> {
-    if tables.is_empty() {
-        return Ok((RequestVariants::default(), None, false));
-    }
-    let (mut variants, mut autos, mut is_timed) = (Vec::new(), Vec::new(), false);
-    for table in tables {
-        let resources: Vec<_> = table
-            .resources
-            .0
-            .into_values()
-            .map(|value| value.0)
-            .collect();
-        let (entries, auto) = learn::split(&resources)?;
-        autos.push(auto);
-        let min_time = match table.time_request.map(|time| time.0) {
-            Some(TimeRequest::Given(time)) => time,
-            Some(TimeRequest::Auto) => {
-                is_timed = true;
-                Duration::ZERO
-            }
-            None => Duration::ZERO,
-        };
-        variants.push(ResourceRequest {
-            entries,
-            n_nodes: table.n_nodes,
-            min_time,
-            weight: table.weight.0,
-        });
-    }
-    let auto = autos.first().copied().flatten();
-    if autos.iter().any(|other| *other != auto) {
-        return Err(diagnostic::plain(
-            "mem = \"auto\" is for all requests of a task, or for none",
-        ));
-    }
-    if auto.is_some() && variants.iter().any(|variant| variant.n_nodes > 0) {
-        return Err(diagnostic::plain(learn::WHOLE_NODES));
-    }
-    let requests = RequestVariants::new(variants);
-    let requests = requests.map_err(|error| diagnostic::plain(&error.to_string()))?;
-    Ok((requests, auto, is_timed))
+    let limit = options.time_limit.map(refuse_zero).transpose();
+    limit.map_err(|error| diagnostic::plain(&format!("`time_limit`: {error}")))?;
+    let needs = Needs::of(&options, diagnostic::plain)?;
+    build::build_template(options, needs, frame, warnings)
 }
 
 #[cfg(test)]

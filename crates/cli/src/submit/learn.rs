@@ -1,7 +1,5 @@
 //! Requests that are learned from finished tasks.
 
-use std::time::Duration;
-
 use hq_core::growth::MEMORY;
 use hq_core::resource::request::ResourceEntry;
 use hq_core::sizing::{FirstMemory, LearnSpec, PREDICT_DEFAULT};
@@ -37,51 +35,37 @@ fn twice() -> CliError {
     CliError::new(format!("Resource '{MEMORY}' defined more than once"))
 }
 
-/// Returns the settings for learning.
-pub(super) fn build(options: &TaskOptions, memory: Option<FirstMemory>) -> CliResult<LearnSpec> {
-    if memory.is_some() && options.nodes.is_some_and(|nodes| nodes > 0) {
-        return Err(CliError::new(WHOLE_NODES));
+/// Returns the settings for learning. `is_timed` means that the time is learned.
+pub(super) fn build(
+    options: &TaskOptions,
+    memory: Option<FirstMemory>,
+    is_timed: bool,
+) -> CliResult<LearnSpec> {
+    // A task whose request was too small is retried.
+    if memory.is_some() && options.retries == Some(0) {
+        return Err(CliError::new(
+            "mem=auto needs another attempt for tasks that need more than most: leave retries out, or give a number",
+        ));
     }
-    check_retries(memory, options.retries)?;
-    let is_auto = options.time_request == Some(TimeRequest::Auto);
-    let is_given = matches!(options.time_request, Some(TimeRequest::Given(_)));
-    if is_auto && options.no_predict {
+    if options.time_request == Some(TimeRequest::Auto) && options.no_predict {
         return Err(CliError::new(
             "--time-request auto and --no-predict contradict each other",
         ));
     }
-    if is_given && options.predict.is_some() {
+    if matches!(options.time_request, Some(TimeRequest::Given(_))) && options.predict.is_some() {
         return Err(CliError::new(
             "--predict refines --time-request auto, and cannot be combined with a given time",
         ));
     }
-    let predict = match (options.predict, options.no_predict) {
-        (_, true) => Some(0),
-        (Some(permille), false) => Some(permille),
+    let predict = match options.predict {
+        _ if options.no_predict => Some(0),
+        Some(permille) => Some(permille),
         // This is the same as no value, except that later servers cannot apply another default.
-        (None, false) => is_auto.then_some(PREDICT_DEFAULT),
+        None => is_timed.then_some(PREDICT_DEFAULT),
     };
     Ok(LearnSpec {
         memory,
         predict,
         are_retries_given: memory.is_some() && options.retries.is_some(),
     })
-}
-
-/// Checks that a task can be retried after its request was too small.
-pub(super) fn check_retries(memory: Option<FirstMemory>, retries: Option<u16>) -> CliResult<()> {
-    if memory.is_some() && retries == Some(0) {
-        return Err(CliError::new(
-            "mem=auto needs another attempt for tasks that need more than most: leave retries out, or give a number",
-        ));
-    }
-    Ok(())
-}
-
-/// Returns the minimum remaining lifetime of workers that the options request.
-pub(super) fn min_time(options: &TaskOptions) -> Duration {
-    match options.time_request {
-        Some(TimeRequest::Given(time)) => time,
-        Some(TimeRequest::Auto) | None => Duration::ZERO,
-    }
 }

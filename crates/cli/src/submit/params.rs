@@ -131,14 +131,13 @@ fn warn_about_line_ends(params: &Params, warnings: &mut Vec<String>) {
 
 /// Rejects invalid uses of parameters, and warns about probable mistakes.
 pub(crate) fn check(
-    command: &[OsString],
     options: &TaskOptions,
     params: &Params,
     warnings: &mut Vec<String>,
 ) -> CliResult<()> {
     check_stream(options, params)?;
     warn_about_line_ends(params, warnings);
-    warn_about_misspelled(command, options, params, warnings);
+    warn_about_misspelled(options, params, warnings);
     Ok(())
 }
 
@@ -157,14 +156,9 @@ fn check_stream(options: &TaskOptions, params: &Params) -> CliResult<()> {
 }
 
 /// Adds warnings about `{sed}` if there is a parameter `seed`.
-fn warn_about_misspelled(
-    command: &[OsString],
-    options: &TaskOptions,
-    params: &Params,
-    warnings: &mut Vec<String>,
-) {
+fn warn_about_misspelled(options: &TaskOptions, params: &Params, warnings: &mut Vec<String>) {
     let cwd = options.cwd.as_ref().map(|path| path.as_os_str());
-    for text in command.iter().map(OsString::as_os_str).chain(cwd) {
+    for text in options.command.iter().map(OsString::as_os_str).chain(cwd) {
         for (name, meant) in misspelled(text, params) {
             let warning = format!(
                 "`{{{name}}}` names no parameter and is not replaced; did you mean `{{{meant}}}`?"

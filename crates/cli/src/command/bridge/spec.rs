@@ -1,20 +1,21 @@
 //! Converts JSON descriptions of tasks, which programs send, into templates.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hq_core::resource::request::{RequestVariants, ResourceRequest};
-use hq_core::retry::StopSpec;
-use hq_core::sizing::LearnSpec;
-use hq_core::template::{ByteText, CrashLimit, PinMode, StdioSpec, TaskFiles, TaskTemplate};
+use hq_core::template::{ByteText, CrashLimit, StdioSpec, TaskTemplate};
 use serde::Deserialize;
 
+use crate::args::submit::{PinArg, RequestOptions, TaskOptions};
 use crate::error::{CliError, CliResult};
-use crate::parse::request::parse_named_request;
+use crate::parse::learn::TimeRequest;
+use crate::parse::request::{ResourceArg, parse_named_request};
 use crate::parse::retry::parse_retry_grow;
-use crate::submit::build::{build_grow, build_retry};
+use crate::submit::build::{Needs, Paths, assemble};
 
 /// A description that tasks share.
 #[derive(Deserialize, Debug, Default)]
@@ -98,88 +99,73 @@ impl TemplateSpec {
         if self.args.first().is_none_or(String::is_empty) {
             return Err(CliError::new("A task needs a program"));
         }
-        let cwd = match self.cwd {
-            Some(cwd) => cwd.into(),
-            None => submit_dir.as_os_str().to_owned(),
-        };
-        let requests = self.requests.into_iter().map(RequestText::build);
-        let requests = match requests.collect::<CliResult<Vec<_>>>()? {
-            none if none.is_empty() => RequestVariants::default(),
-            some => RequestVariants::new(some).map_err(|error| CliError::new(error.to_string()))?,
-        };
-        let time_limit = self
-            .time_limit
-            .map(|limit| seconds("time limit", limit))
-            .transpose()?;
-        let grow = self.retry_grow.as_deref().map(parse_retry_grow);
-        let grow = grow
-            .transpose()
-            .map_err(|error| CliError::new(format!("Invalid retry_grow: {error}")))?;
-        let retries = Some(self.retries).filter(|retries| *retries > 0);
-        let grow = build_grow((grow, retries), &requests, time_limit)?;
-        use std::os::unix::ffi::OsStringExt as _;
-        Ok(TaskTemplate {
-            args: self.args.into_iter().map(bytes).collect(),
-            env: self
-                .env
-                .into_iter()
-                .map(|(name, value)| (bytes(name), bytes(value)))
-                .collect(),
-            cwd: cwd.into_vec().into(),
+        let paths = Paths {
+            cwd: match self.cwd {
+                Some(cwd) => bytes(cwd),
+                None => submit_dir.as_os_str().as_bytes().into(),
+            },
             stdout: stdio(self.stdout),
             stderr: stdio(self.stderr),
-            stdin: stdin.map(Arc::from),
+        };
+        let requests = self.requests.into_iter().map(RequestText::build);
+        let grow = self.retry_grow.as_deref().map(parse_retry_grow);
+        let limit = self.time_limit.map(|limit| seconds("time limit", limit));
+        let options = TaskOptions {
+            command: self.args.into_iter().map(OsString::from).collect(),
+            stdin: stdin.map(<[u8]>::to_vec),
+            request: requests.collect::<CliResult<_>>()?,
+            time_limit: limit.transpose()?,
+            retry_grow: grow
+                .transpose()
+                .map_err(|error| CliError::new(format!("Invalid retry_grow: {error}")))?,
+            retries: Some(self.retries).filter(|retries| *retries > 0),
             task_dir: self.task_dir,
-            pin: if self.pin {
-                PinMode::Taskset
-            } else {
-                PinMode::None
-            },
-            time_limit,
-            priority: self.priority,
-            crash_limit: match self.crash_limit {
-                None => CrashLimit::default(),
-                Some(CrashText::Max(0)) => CrashLimit::Unlimited,
-                Some(CrashText::Max(max)) => CrashLimit::Max(max),
-                Some(CrashText::Word(word)) if word == "never-restart" => CrashLimit::NeverRestart,
-                Some(CrashText::Word(word)) if word == "unlimited" => CrashLimit::Unlimited,
-                Some(CrashText::Word(word)) => {
-                    return Err(CliError::new(format!(
-                        "Invalid crash limit `{word}`: expected a number, `never-restart` or `unlimited`"
-                    )));
-                }
-            },
-            requests,
-            stop: StopSpec::default(),
-            retry: build_retry(retries, None, None, (grow, false)),
+            pin: self.pin.then_some(PinArg::Taskset),
+            priority: Some(self.priority),
+            ..TaskOptions::default()
+        };
+        let needs = Needs::of(&options, |text| CliError::new(text))?;
+        let env = self.env.into_iter();
+        Ok(TaskTemplate {
+            env: env
+                .map(|(name, value)| (bytes(name), bytes(value)))
+                .collect(),
+            crash_limit: self
+                .crash_limit
+                .map_or(Ok(CrashLimit::default()), CrashText::build)?,
             is_call: self.is_call,
-            learn: LearnSpec::default(),
-            params: None,
-            files: TaskFiles::default(),
-            enforce_memory: true,
-            name: None,
-            entry_in_args: false,
+            ..assemble(options, needs, paths)
         })
     }
 }
 
+impl CrashText {
+    fn build(self) -> CliResult<CrashLimit> {
+        match self {
+            Self::Max(0) => Ok(CrashLimit::Unlimited),
+            Self::Max(max) => Ok(CrashLimit::Max(max)),
+            Self::Word(word) if word == "never-restart" => Ok(CrashLimit::NeverRestart),
+            Self::Word(word) if word == "unlimited" => Ok(CrashLimit::Unlimited),
+            Self::Word(word) => Err(CliError::new(format!(
+                "Invalid crash limit `{word}`: expected a number, `never-restart` or `unlimited`"
+            ))),
+        }
+    }
+}
+
 impl RequestText {
-    fn build(self) -> CliResult<ResourceRequest> {
+    fn build(self) -> CliResult<RequestOptions> {
         let parse = |(name, amount): (String, String)| {
-            parse_named_request(&format!("{name}={amount}"))
-                .map_err(|error| CliError::new(format!("Invalid request for {name}: {error}")))
+            let entry = parse_named_request(&format!("{name}={amount}"));
+            let entry = entry.map(ResourceArg::Amount);
+            entry.map_err(|error| CliError::new(format!("Invalid request for {name}: {error}")))
         };
-        let entries = if self.n_nodes > 0 {
-            Vec::new()
-        } else {
-            let parsed: CliResult<Vec<_>> = self.resources.into_iter().map(parse).collect();
-            parsed?
-        };
-        Ok(ResourceRequest {
-            entries,
+        let resources = self.resources.into_iter().filter(|_| self.n_nodes == 0);
+        Ok(RequestOptions {
             n_nodes: self.n_nodes,
-            min_time: seconds("time request", self.min_time)?,
-            ..ResourceRequest::cpus(1)
+            resources: resources.map(parse).collect::<CliResult<_>>()?,
+            time_request: Some(TimeRequest::Given(seconds("time request", self.min_time)?)),
+            weight: None,
         })
     }
 }

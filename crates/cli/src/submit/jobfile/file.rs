@@ -6,14 +6,16 @@ use indexmap::IndexSet;
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
-use super::schema::{ArrayTable, CommonTable, JobName, TaskKey, TaskTable};
+use super::schema::{ArrayTable, TaskKey, TaskTable};
+use crate::args::submit::TaskOptions;
+use crate::parse::file_value;
 
 /// The whole file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileTable {
-    #[serde(default)]
-    pub(super) name: JobName,
+    #[serde(default, deserialize_with = "file_value::job_name")]
+    pub(super) name: String,
     pub(super) max_fails: Option<u32>,
     pub(super) stream: Option<String>,
     #[serde(default)]
@@ -28,7 +30,7 @@ pub(super) struct FileTable {
 pub(super) struct Tasks {
     pub(super) list: Vec<ListedTask>,
     /// The data that tasks have in common.
-    pub(super) kinds: IndexSet<CommonTable>,
+    pub(super) kinds: IndexSet<TaskOptions>,
 }
 
 /// The data that a task does not share.
@@ -49,11 +51,11 @@ impl Tasks {
     }
 
     fn push(&mut self, table: TaskTable) {
-        let TaskTable { id, deps, common } = table;
+        let TaskTable { id, deps, options } = table;
         let previous = self.list.last().map(|task| task.kind);
         let kind = previous
-            .filter(|kind| self.kinds[*kind] == common)
-            .unwrap_or_else(|| self.kinds.insert_full(common).0);
+            .filter(|kind| self.kinds[*kind] == options)
+            .unwrap_or_else(|| self.kinds.insert_full(options).0);
         self.list.push(ListedTask { id, deps, kind });
     }
 

@@ -137,7 +137,7 @@ mod tests {
                     let tasks = &file.task;
                     let words = |task: &ListedTask| {
                         let command = &tasks.kinds[task.kind].command;
-                        (task.id.clone(), task.deps.clone(), command.0.clone())
+                        (task.id.clone(), task.deps.clone(), command.clone())
                     };
                     tasks.list.iter().map(words).collect::<Vec<_>>()
                 };

@@ -1,9 +1,12 @@
 //! Tests which submits job files become, and how invalid files are rejected.
 
+use std::time::Duration;
+
 use super::*;
 use hq_core::id::TaskId;
 use hq_core::resource::amount::Amount;
 use hq_core::retry::RetryCause;
+use hq_core::sizing::{FirstMemory, PREDICT_DEFAULT};
 use hq_core::template::{CrashLimit, PinMode, StdioSpec};
 
 mod steps;
