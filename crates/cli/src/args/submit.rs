@@ -279,6 +279,54 @@ pub(crate) struct TaskOptions {
     pub(crate) skip_done: bool,
 }
 
+/// Defines how options are combined: the first that is set, or both lists. The compiler refuses a
+/// table that lacks an option.
+macro_rules! combine {
+    (
+        $base:tt $extra:ident
+        either: $($either:ident)*; before: $($before:ident)*; after: $($after:ident)*;
+        not: $($other:ident)*;
+    ) => {
+        let TaskOptions { $($either,)* $($before,)* $($after,)* $($other: _,)* } = $extra;
+        $($base.$either.combine($either);)*
+        $($base.$before.splice(0..0, $before);)*
+        $($base.$after.extend($after);)*
+    };
+}
+
+trait Combine {
+    /// Keeps a value that is set, and otherwise takes the other.
+    fn combine(&mut self, extra: Self);
+}
+
+impl<T> Combine for Option<T> {
+    fn combine(&mut self, extra: Self) {
+        *self = self.take().or(extra);
+    }
+}
+
+impl Combine for bool {
+    fn combine(&mut self, extra: Self) {
+        *self |= extra;
+    }
+}
+
+impl TaskOptions {
+    /// Adds options with a lower precedence. Parameters and what a job file adds are left out.
+    pub(crate) fn combine(&mut self, extra: Self) {
+        combine! { self extra
+            either: name array each_line from_json cpus enforce_memory nodes time_request predict
+                no_predict time_limit weight priority pin cwd stdout stderr stream task_dir
+                crash_limit stop_signal stop_grace retries retry_on retry_delay retry_grow max_fails
+                check_outputs by_content skip_done;
+            // The record is stored next to the first output, so the script's outputs come first.
+            before: env outputs;
+            after: resource inputs;
+            not: param command stdin request;
+        }
+    }
+}
+
 /// A variant of what each task requests.
 #[derive(Deserialize, Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[serde(deny_unknown_fields, default)]

@@ -6,13 +6,12 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use hq_core::growth::{self, GrowSpec};
-use hq_core::range::IdArray;
 use hq_core::resource::amount::Amount;
 
 use super::content::BYTE_ORDER_MARK;
@@ -23,6 +22,7 @@ use crate::import;
 use crate::parse::learn::TimeRequest;
 use crate::parse::param::ParamArg;
 use crate::parse::request::ResourceArg;
+use crate::parse::value::EnvPair;
 
 /// The number of bytes at the beginning of a script that are searched.
 const HEAD_LEN: usize = 32 * 1024;
@@ -104,15 +104,10 @@ pub(crate) fn add_defaults(
     mut defaults: TaskOptions,
     is_attached: bool,
 ) {
-    let takes_nodes = options.nodes.is_some_and(|count| count > 0);
-    let has_cpus = options.cpus.is_some();
-    let said = |name: &str| options.resource.iter().any(|asked| asked.name() == name);
-    // An explicit amount is not combined with a default one.
-    let is_settled = |name: &str| said(name) || name == "cpus" && has_cpus;
-    defaults
-        .resource
-        .retain(|asked| !takes_nodes && !is_settled(asked.name()));
-    defaults.cpus = defaults.cpus.filter(|_| !said("cpus"));
+    drop_overridden(options, &mut defaults);
+    if options.nodes.is_some_and(|count| count > 0) {
+        defaults.resource.clear();
+    }
     drop_needless(options, &mut defaults, is_attached);
     drop_memory(options, &mut defaults);
     drop_growth(options, &mut defaults);
@@ -395,102 +390,61 @@ fn shebang_words(head: &[u8]) -> Vec<OsString> {
 
 /// Adds the options of `extra` (the directives) to `base` (the command line), which has precedence.
 fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
-    merge_tasks(
-        base,
-        (extra.array, extra.each_line, extra.from_json),
-        extra.param,
+    drop_overridden(base, &mut extra);
+    base.param = merged_params(
+        std::mem::take(&mut base.param),
+        std::mem::take(&mut extra.param),
     );
-    // Two options set the number of cpus.
-    let has_cpus = base.cpus.is_some();
-    let is_named =
-        |name: &str, base: &TaskOptions| base.resource.iter().any(|asked| asked.name() == name);
-    if is_named("cpus", base) {
-        extra.cpus = None;
-    }
-    let added = extra.resource.into_iter();
-    let added = added
-        .filter(|asked| !(is_named(asked.name(), base) || (has_cpus && asked.name() == "cpus")));
-    let added: Vec<ResourceArg> = added.collect();
-    base.resource.extend(added);
-    // The two options for nodes are mutually exclusive.
-    let asks_for_nodes = base.nodes.is_some_and(|count| count > 0);
-    let asks_for_share = base.cpus.is_some() || base.pin.is_some();
-    if !asks_for_nodes {
-        base.cpus = base.cpus.or(extra.cpus);
-        base.pin = base.pin.or(extra.pin);
-    }
-    if !asks_for_share {
-        base.nodes = base.nodes.or(extra.nodes);
-    }
-    let own_names: Vec<_> = base.env.iter().map(|pair| pair.name.clone()).collect();
-    let added = extra
-        .env
-        .into_iter()
-        .filter(|pair| !own_names.contains(&pair.name));
-    base.env.splice(0..0, added);
-    base.task_dir |= extra.task_dir;
-    base.name = base.name.take().or(extra.name);
-    base.time_request = base.time_request.or(extra.time_request);
-    // Both options concern the same setting, and the command line takes precedence.
-    if base.predict.is_none() && !base.no_predict {
-        base.predict = extra.predict;
-        base.no_predict = extra.no_predict;
-    }
-    base.enforce_memory = base.enforce_memory.or(extra.enforce_memory);
-    base.time_limit = base.time_limit.or(extra.time_limit);
-    base.stop_signal = base.stop_signal.or(extra.stop_signal);
-    base.stop_grace = base.stop_grace.or(extra.stop_grace);
-    base.retries = base.retries.or(extra.retries);
-    base.retry_on = base.retry_on.take().or(extra.retry_on);
-    base.retry_delay = base.retry_delay.or(extra.retry_delay);
-    base.retry_grow = base.retry_grow.or(extra.retry_grow);
-    base.weight = base.weight.or(extra.weight);
-    base.priority = base.priority.or(extra.priority);
-    base.cwd = base.cwd.take().or(extra.cwd);
-    base.stdout = base.stdout.take().or(extra.stdout);
-    base.stderr = base.stderr.take().or(extra.stderr);
-    base.stream = base.stream.take().or(extra.stream);
-    base.crash_limit = base.crash_limit.or(extra.crash_limit);
-    base.max_fails = base.max_fails.or(extra.max_fails);
-    base.inputs.extend(extra.inputs);
-    // The record is stored next to the first output, so the script's outputs come first.
-    base.outputs.splice(0..0, extra.outputs);
-    base.check_outputs |= extra.check_outputs;
-    base.by_content |= extra.by_content;
-    base.skip_done |= extra.skip_done;
+    base.combine(extra);
 }
 
-/// Merges the options that define the tasks. `--array`, `--each-line` and `--from-json` are
-/// mutually exclusive.
-fn merge_tasks(
-    base: &mut TaskOptions,
-    (array, each_line, from_json): (Option<IdArray>, Option<PathBuf>, Option<PathBuf>),
-    params: Vec<ParamArg>,
-) {
+/// Removes options of `extra` that have no effect together with those of `base`.
+fn drop_overridden(base: &TaskOptions, extra: &mut TaskOptions) {
     let has_entries = base.each_line.is_some() || base.from_json.is_some();
     // The array of a script without parameters does not refer to combinations.
-    if base.array.is_none() && !has_entries && (base.param.is_empty() || !params.is_empty()) {
-        base.array = array;
-        base.each_line = each_line;
-        base.from_json = from_json;
+    let has_params = !base.param.is_empty() && extra.param.is_empty();
+    if base.array.is_some() || has_entries || has_params {
+        (extra.array, extra.each_line, extra.from_json) = (None, None, None);
     }
     // Neither the command line nor the script may have both, so this combination replaces the
     // script's.
     if has_entries {
-        return;
+        extra.param.clear();
     }
+    // Two options set the number of cpus.
+    let is_named = |name: &str| {
+        let is_set = name == "cpus" && base.cpus.is_some();
+        is_set || base.resource.iter().any(|asked| asked.name() == name)
+    };
+    extra.resource.retain(|asked| !is_named(asked.name()));
+    // The two options for nodes are mutually exclusive.
+    let takes_nodes = base.nodes.is_some_and(|count| count > 0);
+    extra.cpus = extra.cpus.filter(|_| !is_named("cpus") && !takes_nodes);
+    extra.pin = extra.pin.filter(|_| !takes_nodes);
+    let takes_share = base.cpus.is_some() || base.pin.is_some();
+    extra.nodes = extra.nodes.filter(|_| !takes_share);
+    let is_own = |pair: &EnvPair| base.env.iter().any(|own| own.name == pair.name);
+    extra.env.retain(|pair| !is_own(pair));
+    // Both options concern the same setting.
+    if base.predict.is_some() || base.no_predict {
+        (extra.predict, extra.no_predict) = (None, false);
+    }
+}
+
+/// Returns the parameters of a script with those of the command line.
+fn merged_params(own: Vec<ParamArg>, mut params: Vec<ParamArg>) -> Vec<ParamArg> {
     // The positions of the script's parameters that have not been replaced.
     let mut places: Vec<usize> = (0..params.len()).collect();
-    let own = std::mem::replace(&mut base.param, params);
     for param in own {
         let mut found = places.iter();
         // The parameter replaces the script's at the same position, so that parameters paired with
         // it still work. Duplicates on the command line are rejected later.
-        match found.position(|at| base.param[*at].name == param.name) {
-            Some(found) => base.param[places.remove(found)] = param,
-            None => base.param.push(param),
+        match found.position(|at| params[*at].name == param.name) {
+            Some(found) => params[places.remove(found)] = param,
+            None => params.push(param),
         }
     }
+    params
 }
 
 #[cfg(test)]
