@@ -45,18 +45,27 @@ pub(super) fn of(
     }
 }
 
-/// The part of a file that is searched for positions.
+/// The part of a file that is searched for positions. `K` is a key with its position.
 #[derive(Deserialize)]
-struct TomlFile {
-    #[serde(default)]
-    task: Vec<TomlTask>,
+struct File<K> {
+    #[serde(default = "Vec::new")]
+    task: Vec<Task<K>>,
 }
 
 #[derive(Deserialize)]
-struct TomlTask {
-    id: Option<Spanned<TaskKey>>,
-    #[serde(default)]
-    deps: Vec<Spanned<TaskKey>>,
+struct Task<K> {
+    id: Option<K>,
+    #[serde(default = "Vec::new")]
+    deps: Vec<K>,
+}
+
+impl<K> Task<K> {
+    fn placed(&self, place: impl Fn(&K) -> (TaskKey, Range<usize>)) -> PlacedTask {
+        PlacedTask {
+            id: self.id.as_ref().map(|id| place(id).1),
+            deps: self.deps.iter().map(place).collect(),
+        }
+    }
 }
 
 /// Returns the task at position `index` of a file with `count` tasks.
@@ -71,29 +80,14 @@ pub(super) fn toml_task(content: &str, count: usize, index: usize) -> Option<Pla
         return None;
     };
     let offset = range.start;
-    let shifted = |span: Range<usize>| span.start + offset..span.end + offset;
-    let file: TomlFile = toml::from_str(&content[range]).ok()?;
-    let task = file.task.into_iter().nth(nth)?;
-    let deps = task.deps.into_iter();
-    Some(PlacedTask {
-        id: task.id.map(|id| shifted(id.span())),
-        deps: deps
-            .map(|dep| (dep.get_ref().clone(), shifted(dep.span())))
-            .collect(),
-    })
-}
-
-#[derive(Deserialize)]
-struct YamlFile {
-    #[serde(default)]
-    task: Vec<YamlTask>,
-}
-
-#[derive(Deserialize)]
-struct YamlTask {
-    id: Option<serde_saphyr::Spanned<TaskKey>>,
-    #[serde(default)]
-    deps: Vec<serde_saphyr::Spanned<TaskKey>>,
+    let file: File<Spanned<TaskKey>> = toml::from_str(&content[range]).ok()?;
+    Some(file.task.get(nth)?.placed(|key| {
+        let span = key.span();
+        (
+            key.get_ref().clone(),
+            span.start + offset..span.end + offset,
+        )
+    }))
 }
 
 /// Returns all tasks of a file.
@@ -107,16 +101,8 @@ pub(super) fn yaml_tasks(content: &str) -> Option<Vec<PlacedTask>> {
             TaskKey::Number(number) => number.to_string().len(),
             TaskKey::Name(name) => name.len(),
         };
-        at..at + length
+        (found.value.clone(), at..at + length)
     };
-    let file: YamlFile = yaml(content).ok()?;
-    let tasks = file.task.iter().map(|task| PlacedTask {
-        id: task.id.as_ref().map(place),
-        deps: task
-            .deps
-            .iter()
-            .map(|dep| (dep.value.clone(), place(dep)))
-            .collect(),
-    });
-    Some(tasks.collect())
+    let file: File<serde_saphyr::Spanned<TaskKey>> = yaml(content).ok()?;
+    Some(file.task.iter().map(|task| task.placed(place)).collect())
 }
