@@ -162,7 +162,8 @@ fn slurm_path(pattern: &str, id: &str, name: &str) -> Option<String> {
     while let Some(part) = parts.next() {
         let width = part.bytes().take_while(u8::is_ascii_digit).count();
         let (width, rest) = part.split_at(width);
-        let width: usize = width.parse().unwrap_or_default();
+        // As in Slurm.
+        let width = width.parse().map_or(0, |width: usize| width.min(10));
         match rest.chars().next() {
             Some('j' | 'A') => path += &format!("{id:0>width$}{}", &rest[1..]),
             Some('x') => path += &format!("{name}{}", &rest[1..]),

@@ -268,7 +268,10 @@ impl AutoallocState {
             return;
         };
         allocation.polling = None;
+        // Why the server canceled it says more than that it is canceled.
+        let is_canceled = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
         if let Some(words) = report.words()
+            && !is_canceled
             && allocation.explain(words)
         {
             effects.push(Effect::Changed(key.queue));

@@ -446,6 +446,7 @@ impl Queue {
                     self.id
                 );
                 effects.push(Effect::Tell(Level::Info, told));
+                allocation.explain("no task waits for it");
                 surplus.push(*number);
             }
         }

@@ -342,6 +342,12 @@ fn an_allocation_that_no_task_needs_is_canceled_after_ten_minutes() {
         });
         world.demand(1, &[]);
         let mut effects = Vec::new();
+        let waits = || Report::Queued("Priority".into());
+        let ended = || Report::Failed {
+            text: "CANCELLED".into(),
+            may_return: false,
+        };
+        world.report(1, waits());
         for _ in 0..=minutes {
             let mut answer = demanded(0, &[]);
             answer.unneeded = vec![1];
@@ -349,6 +355,13 @@ fn an_allocation_that_no_task_needs_is_canceled_after_ten_minutes() {
             effects.extend(world.pass(60));
         }
         assert_eq!(cancels(&effects) > 0, canceled, "{keep_waiting} {minutes}");
+        world.report(1, if canceled { ended() } else { waits() });
+        let reason = if canceled {
+            "no task waits for it"
+        } else {
+            "Priority"
+        };
+        assert_eq!(&*world.record(1).reason, reason);
     }
 }
 

@@ -110,9 +110,20 @@ pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf
 
 /// Lets the names of the output files lead to the files that the user's options set.
 pub(super) fn link_outputs(dir: &Path, outputs: [Option<String>; 2]) -> io::Result<()> {
-    for (name, target) in [STDOUT, STDERR].into_iter().zip(outputs) {
-        if let Some(target) = target {
-            std::os::unix::fs::symlink(target, dir.join(name))?;
+    let real = |path: &Path| {
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        Some(std::fs::canonicalize(parent).ok()?.join(name))
+    };
+    let names = [STDOUT, STDERR].map(|name| dir.join(name));
+    let is_set = outputs.each_ref().map(Option::is_some);
+    for (at, target) in outputs.into_iter().enumerate() {
+        let Some(target) = target else { continue };
+        let found = real(&dir.join(&target));
+        let is = |name: &Path| found.is_some() && found == real(name);
+        // In a circle of links, the batch system could not open the file.
+        let is_circle = is(&names[at]) || is(&names[1 - at]) && is_set[1 - at];
+        if !is_circle {
+            std::os::unix::fs::symlink(target, &names[at])?;
         }
     }
     Ok(())
@@ -147,6 +158,25 @@ mod tests {
         AllocationKey {
             queue: QueueId(3),
             number,
+        }
+    }
+
+    #[test]
+    fn outputs_of_the_user_are_linked_but_never_in_a_circle() {
+        for (stdout, stderr, linked) in [
+            (Some("a"), None, [true, false]),
+            (Some("stdout"), Some("../001/stderr"), [false, false]),
+            (Some("stderr"), Some("stdout"), [false, false]),
+            (Some("stderr"), None, [true, false]),
+            (Some("/no/such/directory"), Some("a"), [true, true]),
+        ] {
+            let root = tempfile::tempdir().expect("a directory");
+            let dir = root.path().join("001");
+            std::fs::create_dir(&dir).expect("it is new");
+            let outputs = [stdout, stderr].map(|path| path.map(str::to_owned));
+            link_outputs(&dir, outputs).expect("it is ours");
+            let is_linked = [STDOUT, STDERR].map(|name| dir.join(name).is_symlink());
+            assert_eq!(is_linked, linked, "{stdout:?} {stderr:?}");
         }
     }
 

@@ -484,7 +484,7 @@ async fn look_at(
     };
     let jobs: Vec<QueriedAllocation> = candidates.iter().map(job).collect();
     let mut outcome = LookupOutcome::Absent;
-    for (job, known) in jobs.iter().zip(ask_status(params, &jobs).await.0) {
+    for (job, known) in jobs.iter().zip(poll(params, jobs.clone()).await) {
         let Input::Reported(_, report) = known else {
             continue;
         };

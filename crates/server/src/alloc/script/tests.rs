@@ -217,3 +217,35 @@ fn workers_get_the_environment_of_the_job_if_the_user_chose_one_for_it() {
     params.additional_args = vec!["--export=NONE".into()];
     assert_eq!(command(&params, 2), format!("srun --export=ALL {rest}"));
 }
+
+#[test]
+fn the_users_paths_for_the_output_are_known() {
+    for (words, [stdout, stderr]) in [
+        ("--output=o-%j -e %x.err", [Some("o-12"), Some("n.err")]),
+        ("--output=/d/%5A%%", [Some("/d/00012%"), None]),
+        ("-o %999999999999j", [Some("0000000012"), None]),
+        ("-o %N.txt --error=%", [None, None]),
+        (
+            "--chdir=/w --output=o --error=/e",
+            [Some("/w/o"), Some("/e")],
+        ),
+        ("-p o", [None, None]),
+    ] {
+        let mut params = params(system(SLURM, "slurm"));
+        params.additional_args = vec![words.into()];
+        let expected = [stdout, stderr].map(|path| path.map(str::to_owned));
+        assert_eq!(params.own_outputs("12", "n"), expected, "{words}");
+    }
+    for (words, [stdout, stderr]) in [
+        ("-o node1:/d/o -e e", [Some("/d/o"), Some("e")]),
+        ("-o /d/ -j n", [None, None]),
+        ("-j oe", [None, Some("stdout")]),
+        ("-j oe -o /d/o", [Some("/d/o"), Some("/d/o")]),
+        ("-j eo -e x", [Some("x"), Some("x")]),
+    ] {
+        let mut params = params(system(PBS, "pbs"));
+        params.additional_args = vec![words.into()];
+        let expected = [stdout, stderr].map(|path| path.map(str::to_owned));
+        assert_eq!(params.own_outputs("12.pbs", "n"), expected, "{words}");
+    }
+}
