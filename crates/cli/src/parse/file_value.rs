@@ -16,7 +16,7 @@ use hq_core::sizing::PREDICT_DEFAULT;
 use hq_core::template::CrashLimit;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Unexpected, Visitor};
 
 use super::array::parse_id_array;
 use super::duration::parse_duration_words;
@@ -224,49 +224,106 @@ fn file<E: Error>(path: Option<&str>, on_close: OnClose) -> Result<StdioArg, E> 
     })
 }
 
+/// A value of one of several types.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scalar<'a> {
+    Switch(bool),
+    Whole(i128),
+    Real(f64),
+    Text(&'a str),
+}
+
+/// Reads a scalar. The text describes the types that the function accepts: it returns `None` for
+/// the others.
+pub(crate) struct ScalarVisitor<F>(pub(crate) &'static str, pub(crate) F);
+
+impl<F> ScalarVisitor<F> {
+    fn read<T, E: Error>(self, scalar: Scalar<'_>, found: Unexpected<'_>) -> Result<T, E>
+    where
+        F: FnOnce(Scalar<'_>) -> Option<Result<T, String>>,
+    {
+        let read = self.1(scalar).ok_or_else(|| E::invalid_type(found, &self.0))?;
+        read.map_err(E::custom)
+    }
+}
+
+impl<T, F: FnOnce(Scalar<'_>) -> Option<Result<T, String>>> Visitor<'_> for ScalarVisitor<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<T, E> {
+        self.read(Scalar::Switch(value), Unexpected::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
+        self.read(Scalar::Whole(value.into()), Unexpected::Signed(value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+        self.read(Scalar::Whole(value.into()), Unexpected::Unsigned(value))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<T, E> {
+        self.read(Scalar::Real(value), Unexpected::Float(value))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<T, E> {
+        self.read(Scalar::Text(value), Unexpected::Str(value))
+    }
+}
+
 /// Reads a crash limit: a number, `never-restart` or `unlimited`.
 pub(crate) fn crash_limit<'de, D: Deserializer<'de>>(
     input: D,
 ) -> Result<Option<CrashLimit>, D::Error> {
-    struct LimitVisitor;
-    impl Visitor<'_> for LimitVisitor {
-        type Value = CrashLimit;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a positive number, \"never-restart\" or \"unlimited\"")
-        }
-
-        fn visit_i64<E: Error>(self, number: i64) -> Result<CrashLimit, E> {
-            let number = u32::try_from(number).map_err(|_| {
-                E::custom(format!(
+    let limit = ScalarVisitor(
+        "a positive number, \"never-restart\" or \"unlimited\"",
+        |scalar: Scalar<'_>| match scalar {
+            Scalar::Whole(number) => Some(match u32::try_from(number) {
+                Ok(number) => crash_limit_from_number(number),
+                Err(_) => Err(format!(
                     "expected a number from 1 to 4294967295, found {number}"
-                ))
-            })?;
-            crash_limit_from_number(number).map_err(E::custom)
-        }
-
-        fn visit_u64<E: Error>(self, number: u64) -> Result<CrashLimit, E> {
-            self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<CrashLimit, E> {
-            parse_crash_limit(text).map_err(E::custom)
-        }
-    }
-    input.deserialize_any(LimitVisitor).map(Some)
+                )),
+            }),
+            Scalar::Text(text) => Some(parse_crash_limit(text)),
+            Scalar::Switch(_) | Scalar::Real(_) => None,
+        },
+    );
+    input.deserialize_any(limit).map(Some)
 }
 
 /// Parses an amount of the resource with this name.
 struct AmountOf<'a>(&'a str);
 
 impl AmountOf<'_> {
-    fn read_text<E: Error>(&self, text: &str) -> Result<ResourceArg, E> {
+    fn read(&self, scalar: Scalar<'_>) -> Option<Result<ResourceArg, String>> {
+        Some(match scalar {
+            Scalar::Whole(number) => self.parse(&number.to_string()),
+            Scalar::Text(text) => self.parse(text),
+            Scalar::Real(number) => match round_up(number) {
+                None => Err(format!(
+                    "expected a number from 0.0001 to 4294967295, found {number}"
+                )),
+                Some(Amount::ZERO) => Err("Zero resources cannot be requested".to_owned()),
+                Some(amount) => Ok(self.amount(RequestAmount {
+                    policy: Policy::Compact,
+                    amount,
+                })),
+            },
+            Scalar::Switch(_) => return None,
+        })
+    }
+
+    fn parse(&self, text: &str) -> Result<ResourceArg, String> {
         let request = if is_memory(self.0) && text.starts_with(AUTO) {
             parse_resource_arg(&format!("{}={text}", self.0))
         } else {
             parse_request_of(self.0, text).map(|request| self.amount(request))
         };
-        request.map_err(E::custom)
+        request.map_err(|error| error.to_string())
     }
 
     fn amount(&self, request: RequestAmount) -> ResourceArg {
@@ -278,42 +335,8 @@ impl<'de> DeserializeSeed<'de> for AmountOf<'_> {
     type Value = ResourceArg;
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Self::Value, D::Error> {
-        input.deserialize_any(self)
-    }
-}
-
-impl Visitor<'_> for AmountOf<'_> {
-    type Value = ResourceArg;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a positive number, or text such as \"4 compact\" or \"all\"")
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<ResourceArg, E> {
-        self.read_text(&number.to_string())
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<ResourceArg, E> {
-        self.read_text(&number.to_string())
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<ResourceArg, E> {
-        let amount = round_up(number).ok_or_else(|| {
-            E::custom(format!(
-                "expected a number from 0.0001 to 4294967295, found {number}"
-            ))
-        })?;
-        if amount == Amount::ZERO {
-            return Err(E::custom("Zero resources cannot be requested"));
-        }
-        Ok(self.amount(RequestAmount {
-            policy: Policy::Compact,
-            amount,
-        }))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<ResourceArg, E> {
-        self.read_text(text)
+        let what = "a positive number, or text such as \"4 compact\" or \"all\"";
+        input.deserialize_any(ScalarVisitor(what, |scalar: Scalar<'_>| self.read(scalar)))
     }
 }
 

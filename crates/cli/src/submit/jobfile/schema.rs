@@ -9,10 +9,10 @@ use hq_core::growth::GrowSpec;
 use hq_core::range::IdArray;
 use hq_core::template::CrashLimit;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, Visitor};
+use serde::de::{Deserializer, Error};
 
 use crate::args::submit::{PinArg, RequestOptions, TaskOptions, YesNo};
-use crate::parse::file_value::{self, OwnAmount};
+use crate::parse::file_value::{self, OwnAmount, Scalar, ScalarVisitor};
 use crate::parse::request::ResourceArg;
 use crate::parse::retry::RetryOn;
 use crate::parse::value::{EnvPair, StdioArg};
@@ -180,7 +180,7 @@ impl fmt::Display for TaskKey {
 }
 
 impl TaskKey {
-    fn name<E: Error>(name: &str) -> Result<Self, E> {
+    fn name(name: &str) -> Result<Self, String> {
         let wrong = if name.trim().parse::<u64>().is_ok() {
             format!(
                 "the number of a task stands without quotes: write `{}`",
@@ -201,51 +201,29 @@ impl TaskKey {
         } else {
             return Ok(Self::Name(name.into()));
         };
-        Err(E::custom(wrong))
+        Err(wrong)
     }
 }
 
 impl<'de> Deserialize<'de> for TaskKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct KeyVisitor;
-
-        /// Creates a custom error, because the YAML parser reports no position for other errors.
-        fn unexpected<E: Error>(found: impl fmt::Display) -> Result<TaskKey, E> {
-            Err(E::custom(format!(
+        // The YAML parser reports no position of values of other types.
+        let unexpected = |found: &dyn fmt::Display| {
+            Err(format!(
                 "expected a number from 0 to {} or a name, found `{found}`",
                 u32::MAX
-            )))
-        }
-
-        impl Visitor<'_> for KeyVisitor {
-            type Value = TaskKey;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number or a name")
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<TaskKey, E> {
-                u32::try_from(number)
-                    .map_or_else(|_| unexpected(number), |id| Ok(TaskKey::Number(id)))
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<TaskKey, E> {
-                u32::try_from(number)
-                    .map_or_else(|_| unexpected(number), |id| Ok(TaskKey::Number(id)))
-            }
-
-            fn visit_f64<E: Error>(self, number: f64) -> Result<TaskKey, E> {
-                unexpected(number)
-            }
-
-            fn visit_bool<E: Error>(self, word: bool) -> Result<TaskKey, E> {
-                unexpected(word)
-            }
-
-            fn visit_str<E: Error>(self, name: &str) -> Result<TaskKey, E> {
-                TaskKey::name(name)
-            }
-        }
-        deserializer.deserialize_any(KeyVisitor)
+            ))
+        };
+        deserializer.deserialize_any(ScalarVisitor("a number or a name", |scalar: Scalar<'_>| {
+            Some(match scalar {
+                Scalar::Text(name) => Self::name(name),
+                Scalar::Whole(number) => match u32::try_from(number) {
+                    Ok(id) => Ok(Self::Number(id)),
+                    Err(_) => unexpected(&number),
+                },
+                Scalar::Real(number) => unexpected(&number),
+                Scalar::Switch(word) => unexpected(&word),
+            })
+        }))
     }
 }
