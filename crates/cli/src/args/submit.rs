@@ -1,6 +1,6 @@
 //! `hq submit …`, and the options that describe tasks, which directives and `hq run` share.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ pub(crate) struct TaskOptions {
     /// and ranges. A parameter that begins with `+` is paired value by value with the parameter before it:
     /// `--param size=1,2 --param +mem=4,8`. The last parameter changes fastest. Task ids start at 0, and --array selects
     /// combinations.
-    #[arg(help_heading = TASKS, long, value_name = "NAME=VALUES", value_parser = param_parser(), conflicts_with_all = ["each_line", "from_json"])]
+    #[arg(help_heading = TASKS, long, value_name = "NAME=VALUES", value_parser = raw(parse_param), conflicts_with_all = ["each_line", "from_json"])]
     pub(crate) param: Vec<ParamArg>,
 
     /// Cpus of each task, such as `4`, `"8 compact!"` or `all` [default: 1]
@@ -167,13 +167,13 @@ pub(crate) struct TaskOptions {
     /// Placeholders are `%{JOB_ID}`, `%{TASK_ID}`, `%{INSTANCE_ID}`, `%{CWD}`, `%{SUBMIT_DIR}` and `%{SERVER_UID}`. Both
     /// streams can go to one file. [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stdout; `hq run` writes no file, but prints
     /// the output]
-    #[arg(help_heading = OUTPUT, long, value_name = "FILE", value_parser = stdio_parser())]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE", value_parser = raw(parse_stdio))]
     pub(crate) stdout: Option<StdioArg>,
 
     /// File for standard error, as for --stdout
     ///
     /// [default: %{CWD}/job-%{JOB_ID}/%{TASK_ID}.stderr; `hq run` prints it to standard error]
-    #[arg(help_heading = OUTPUT, long, value_name = "FILE", value_parser = stdio_parser())]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE", value_parser = raw(parse_stdio))]
     pub(crate) stderr: Option<StdioArg>,
 
     /// Write the output of all tasks into a few files in this directory, instead of two files per task
@@ -187,7 +187,7 @@ pub(crate) struct TaskOptions {
     ///
     /// `KEY` alone sets it to the empty text. With `hq submit`, tasks otherwise have the environment of their worker, not of
     /// your shell.
-    #[arg(help_heading = TASKS, long, value_name = "KEY=VALUE", value_parser = env_parser())]
+    #[arg(help_heading = TASKS, long, value_name = "KEY=VALUE", value_parser = raw(parse_env))]
     pub(crate) env: Vec<EnvPair>,
 
     /// Create a private directory for each task on the worker's local disk (HQ_TASK_DIR); remove it when the task ends
@@ -344,16 +344,11 @@ pub(crate) struct RequestOptions {
     pub(crate) resources: Vec<ResourceArg>,
 }
 
-fn stdio_parser() -> impl TypedValueParser<Value = StdioArg> {
-    OsStringValueParser::new().try_map(|text| parse_stdio(&text))
-}
-
-fn param_parser() -> impl TypedValueParser<Value = ParamArg> {
-    OsStringValueParser::new().try_map(|text| parse_param(&text))
-}
-
-fn env_parser() -> impl TypedValueParser<Value = EnvPair> {
-    OsStringValueParser::new().try_map(|text| parse_env(&text))
+/// Returns the parser of a value that need not be UTF-8.
+fn raw<T: Clone + Send + Sync + 'static>(
+    parse: fn(&OsStr) -> Result<T, String>,
+) -> impl TypedValueParser<Value = T> {
+    OsStringValueParser::new().try_map(move |text| parse(&text))
 }
 
 /// Value of an option that can be turned off.
