@@ -132,19 +132,17 @@ pub(super) fn mistake(
     span: Option<Range<usize>>,
 ) -> CliError {
     let (message, reason) = (mistake.message(), mistake.reason());
-    let Some(span) = span.map(|span| clamp(content, span)) else {
-        let error = CliError::refused(&format!("{message}: {reason}"));
-        return match mistake.help() {
-            Some(help) => error.with_help(help.to_owned()),
-            None => error,
-        };
+    let error = match span.map(|span| clamp(content, span)) {
+        None => CliError::refused(&format!("{message}: {reason}")),
+        Some(span) => {
+            let (line, column) = position(content, span.start);
+            let file = path.display().to_string();
+            CliError::refused(&format!(
+                "{message}\n{file}, line {line}, column {column}: {reason}"
+            ))
+            .with_drawing(draw(&file, content, span))
+        }
     };
-    let (line, column) = position(content, span.start);
-    let file = path.display().to_string();
-    let error = CliError::refused(&format!(
-        "{message}\n{file}, line {line}, column {column}: {reason}"
-    ))
-    .with_drawing(draw(&file, content, span));
     match mistake.help() {
         Some(help) => error.with_help(help.to_owned()),
         None => error,
