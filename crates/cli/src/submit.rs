@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use hq_core::id::JobId;
-use hq_core::template::SubmitSpec;
+use hq_core::template::{SubmitBody, SubmitSpec, SubmitTarget};
 use hq_protocol::limits::REQUEST_MAX;
 use hq_server::{JobFormat, JobText};
 
@@ -215,6 +215,17 @@ pub(crate) struct SubmitContext<'a> {
     pub(crate) output_dir: Option<&'a Path>,
 }
 
+impl<'a> SubmitContext<'a> {
+    /// Creates the context of a submit to a server.
+    pub(crate) const fn new(submit_dir: &'a Path, server_uid: Option<&'a str>) -> Self {
+        Self {
+            submit_dir,
+            server_uid,
+            output_dir: None,
+        }
+    }
+}
+
 /// Returns the path pattern of an output without an explicit path.
 pub(crate) fn default_output(context: SubmitContext<'_>, suffix: &str) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
@@ -222,6 +233,22 @@ pub(crate) fn default_output(context: SubmitContext<'_>, suffix: &str) -> Vec<u8
     match context.output_dir {
         Some(dir) => dir.join(name).as_os_str().as_bytes().to_vec(),
         None => format!("%{{CWD}}/job-%{{JOB_ID}}/{name}").into_bytes(),
+    }
+}
+
+/// Returns a submit that has only tasks.
+pub(crate) fn bare_submit(target: SubmitTarget, submit_dir: &Path, body: SubmitBody) -> SubmitSpec {
+    use std::os::unix::ffi::OsStrExt as _;
+    SubmitSpec {
+        target,
+        submit_dir: submit_dir.as_os_str().as_bytes().into(),
+        stream_dir: None,
+        after: Vec::new(),
+        notify: Vec::new(),
+        origin: None,
+        nonce: None,
+        notes: Vec::new(),
+        body,
     }
 }
 
@@ -271,11 +298,7 @@ impl PreparedSubmit {
 
 /// Parses a job that a program describes to the server, in the format of `hq job submit-file`.
 pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String> {
-    let context = SubmitContext {
-        submit_dir: job.submit_dir,
-        server_uid: Some(job.server_uid),
-        output_dir: None,
-    };
+    let context = SubmitContext::new(job.submit_dir, Some(job.server_uid));
     let source = jobfile::Source {
         path: Path::new("the description"),
         content: job.text,
@@ -297,11 +320,7 @@ pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), St
 
 /// Builds and drops the submit of a job file.
 pub(crate) fn check_job_file(content: &str) -> CliResult<()> {
-    let context = SubmitContext {
-        submit_dir: Path::new("/w"),
-        server_uid: None,
-        output_dir: None,
-    };
+    let context = SubmitContext::new(Path::new("/w"), None);
     let source = jobfile::Source {
         path: Path::new("job.toml"),
         content,

@@ -27,23 +27,21 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Context;
-use super::submit::{check_file_options, current_dir, dry_run};
+use super::submit::{check_file_options, complete, current_dir, dry_run};
 use super::worker::start::split_off_keeper;
 use crate::args::run::RunArgs;
 use crate::args::submit::Destination;
 use crate::client::{Client, WatchOptions};
-use crate::config::{complete_tasks, submit_words};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::parse::selector::Selector;
 use crate::signals::Warnings;
-use crate::submit::build::{SubmitRequest, build};
-use crate::submit::habits::{Front, Verb};
+use crate::submit::build::build;
+use crate::submit::habits::Verb;
 use crate::submit::plan::plan;
 use crate::submit::skip::OuterDependencies;
 use crate::submit::{
-    PreparedSubmit, SubmitContext, directives, is_stdin, jobfile, keep_stdin, read_for_tasks,
-    reads_stdin,
+    PreparedSubmit, SubmitContext, is_stdin, jobfile, keep_stdin, read_for_tasks, reads_stdin,
 };
 use crate::version::VERSION;
 
@@ -158,21 +156,10 @@ fn prepare(
         let prepared = jobfile::load(path, Destination::default(), place)?;
         return skip_if(args.tasks.skip_done, prepared);
     }
-    let front = Front::of(&args.command).with_settings(submit_words());
-    directives::find(args.directives, &args.command, stdin.as_deref())?
-        .apply(&mut args.tasks, &mut args.command);
-    complete_tasks(&mut args.tasks, false)?;
-    let skips_done = args.tasks.skip_done;
-    let request = SubmitRequest {
-        options: args.tasks,
-        command: args.command,
-        stdin,
-        destination: Destination::default(),
-        after: Vec::new(),
-        default_ids: None,
-        typed: (Verb::Run, front),
-    };
-    skip_if(skips_done, build(request, place)?)
+    (args.tasks.command, args.tasks.stdin) = (args.command, stdin);
+    let new_job = Destination::default();
+    let request = complete(Verb::Run, args.tasks, args.directives, new_job)?;
+    skip_if(request.options.skip_done, build(request, place)?)
 }
 
 fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubmit> {

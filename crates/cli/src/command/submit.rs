@@ -18,7 +18,7 @@ use super::notify::Callback;
 use super::{Context, follow, situation};
 use crate::args::global::OutputMode;
 use crate::args::job::SubmitFileArgs;
-use crate::args::submit::{FollowArgs, SubmitArgs};
+use crate::args::submit::{Destination, DirectivesMode, FollowArgs, SubmitArgs, TaskOptions};
 use crate::client::Client;
 use crate::config::{complete_tasks, submit_words};
 use crate::error::{CliError, CliResult};
@@ -121,33 +121,37 @@ async fn prepare(
 fn prepare_with(
     mut args: SubmitArgs,
     stdin: Option<Vec<u8>>,
-    (after, default_ids): (Vec<After>, Option<IdArray>),
+    conditions: (Vec<After>, Option<IdArray>),
     server_uid: Option<&str>,
 ) -> CliResult<(PreparedSubmit, bool)> {
-    let front = Front::of(&args.command).with_settings(submit_words());
-    directives::find(args.directives, &args.command, stdin.as_deref())?
-        .apply(&mut args.tasks, &mut args.command);
-    complete_tasks(&mut args.tasks, args.job.is_some())?;
-    let notify = args.notify.specs();
-    let skips_done = args.tasks.skip_done;
-    let request = SubmitRequest {
-        options: args.tasks,
-        command: args.command,
-        stdin,
-        destination: args.own.place(args.job),
-        after,
-        default_ids,
-        typed: (Verb::Submit, front),
-    };
+    let destination = args.own.place(args.job);
+    (args.tasks.command, args.tasks.stdin) = (args.command, stdin);
+    let mut request = complete(Verb::Submit, args.tasks, args.directives, destination)?;
+    (request.after, request.default_ids) = conditions;
+    let skips_done = request.options.skip_done;
     let submit_dir = current_dir()?;
-    let place = SubmitContext {
-        submit_dir: &submit_dir,
-        server_uid,
-        output_dir: None,
-    };
-    let mut prepared = build(request, place)?;
-    prepared.spec.notify = notify;
+    let mut prepared = build(request, SubmitContext::new(&submit_dir, server_uid))?;
+    prepared.spec.notify = args.notify.specs();
     Ok((prepared, skips_done))
+}
+
+/// Adds `#HQ` lines and settings to the options of a command line.
+pub(super) fn complete(
+    verb: Verb,
+    mut options: TaskOptions,
+    mode: DirectivesMode,
+    destination: Destination,
+) -> CliResult<SubmitRequest> {
+    let front = Front::of(&options.command).with_settings(submit_words());
+    directives::find(mode, &options.command, options.stdin.as_deref())?.apply(&mut options);
+    complete_tasks(&mut options, destination.attach.is_some())?;
+    Ok(SubmitRequest {
+        options,
+        destination,
+        after: Vec::new(),
+        default_ids: None,
+        typed: (verb, front),
+    })
 }
 
 /// The options of `hq submit` that may be used with a job file.
@@ -209,11 +213,7 @@ pub(super) async fn submit_file(args: SubmitFileArgs, context: &mut Context) -> 
     let mut client = context.connect().await?;
     let submit_dir = current_dir()?;
     let server_uid = client.server_uid().map(str::to_owned);
-    let place = SubmitContext {
-        submit_dir: &submit_dir,
-        server_uid: server_uid.as_deref(),
-        output_dir: None,
-    };
+    let place = SubmitContext::new(&submit_dir, server_uid.as_deref());
     let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
     prepared.spec.notify = args.notify.specs();
     let once = args.own.once.as_deref();

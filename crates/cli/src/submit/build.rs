@@ -2,6 +2,7 @@
 //! order.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ use super::habits::{self, Front, Typed, Verb};
 use super::learn;
 use super::params::{self, fill_name, tells_apart, without};
 use super::placeholder::{self, PathRole};
-use super::{PreparedSubmit, SubmitContext, content, default_output, reads_stdin};
+use super::{PreparedSubmit, SubmitContext, bare_submit, content, default_output, reads_stdin};
 use crate::args::submit::{Destination, RequestOptions, TaskOptions, YesNo};
 use crate::error::{CliError, CliResult};
 use crate::parse::learn::TimeRequest;
@@ -46,10 +47,6 @@ pub(crate) const DEFAULT_CWD: &[u8] = b"%{SUBMIT_DIR}";
 pub(crate) struct SubmitRequest {
     /// The options, with directives already merged in.
     pub(crate) options: TaskOptions,
-    /// The program and its arguments, including the shebang.
-    pub(crate) command: Vec<OsString>,
-    /// The standard input of every task.
-    pub(crate) stdin: Option<Vec<u8>>,
     /// The job to create or to add to.
     pub(crate) destination: Destination,
     /// The jobs to wait for.
@@ -67,14 +64,11 @@ pub(crate) fn build(
 ) -> CliResult<PreparedSubmit> {
     let SubmitRequest {
         mut options,
-        command,
-        stdin,
         destination,
         after,
         default_ids,
         typed,
     } = request;
-    (options.command, options.stdin) = (command, stdin);
     let needs = Needs::of(&options, |text| CliError::new(text))?;
     let params = params::build(&options.param)?;
     let (mut notes, entry_in_args) = look_at(&options, &typed, params.as_deref())?;
@@ -96,20 +90,16 @@ pub(crate) fn build(
         entry_in_args,
         ..build_template(options, needs, &frame, &mut warnings)?
     };
+    let body = SubmitBody::Array(ArraySpec {
+        ids,
+        entries,
+        template: Arc::new(template),
+    });
     let spec = SubmitSpec {
-        target,
-        submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
         stream_dir: stream_dir(stream.as_deref(), context, &mut warnings)?,
         after,
-        notify: Vec::new(),
-        origin: None,
-        nonce: None,
         notes,
-        body: SubmitBody::Array(ArraySpec {
-            ids,
-            entries,
-            template: Arc::new(template),
-        }),
+        ..bare_submit(target, context.submit_dir, body)
     };
     Ok(PreparedSubmit::new(spec, warnings))
 }
@@ -127,13 +117,13 @@ pub(crate) struct Frame<'a> {
 
 /// Builds what tasks share from their description.
 pub(crate) fn build_template(
-    options: TaskOptions,
+    mut options: TaskOptions,
     needs: Needs,
     frame: &Frame<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<TaskTemplate> {
     let paths = build_paths(&options, frame, warnings)?;
-    let env = build_env(&options.env, warnings);
+    let env = build_env(std::mem::take(&mut options.env), warnings);
     let files = build_files(&options, &paths.cwd, frame, warnings)?;
     Ok(TaskTemplate {
         env,
@@ -357,7 +347,8 @@ fn build_requests(
     refuse: fn(&str) -> CliError,
 ) -> CliResult<(RequestVariants, Option<FirstMemory>, bool)> {
     let asked = variants(options);
-    let (mut variants, mut memories) = (Vec::new(), Vec::new());
+    // Job files may have many templates, which keep this list.
+    let (mut variants, mut memories) = (Vec::with_capacity(asked.len()), Vec::new());
     for variant in &*asked {
         let (entries, memory) = learn::split(&variant.resources)?;
         memories.push(memory);
@@ -696,12 +687,11 @@ fn replace_known(path: &[u8], context: SubmitContext<'_>, cwd: Option<&[u8]>) ->
     placeholder::replace(path, &values)
 }
 
-fn build_env(pairs: &[EnvPair], warnings: &mut Vec<String>) -> Vec<(ByteText, ByteText)> {
-    let map: std::collections::BTreeMap<_, _> = pairs
-        .iter()
-        .map(|pair| (pair.name.clone(), pair.value.clone()))
-        .collect();
-    if map.len() < pairs.len() {
+fn build_env(pairs: Vec<EnvPair>, warnings: &mut Vec<String>) -> Vec<(ByteText, ByteText)> {
+    let count = pairs.len();
+    let pairs = pairs.into_iter().map(|pair| (pair.name, pair.value));
+    let map: BTreeMap<_, _> = pairs.collect();
+    if map.len() < count {
         warnings.push(
             "Some environment variables were ignored. Check if you haven't used duplicate keys."
                 .to_owned(),

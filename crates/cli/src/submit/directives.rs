@@ -91,8 +91,8 @@ pub(crate) fn find(
 impl Directives {
     /// Inserts the shebang before the command, and adds the options that the command line does not
     /// set.
-    pub(crate) fn apply(self, options: &mut TaskOptions, command: &mut Vec<OsString>) {
-        command.splice(0..0, self.shebang);
+    pub(crate) fn apply(self, options: &mut TaskOptions) {
+        options.command.splice(0..0, self.shebang);
         merge(options, self.options);
     }
 }
@@ -655,8 +655,11 @@ mod tests {
             options: TaskOptions::default(),
             shebang: vec!["/bin/bash".into(), "-x".into()],
         };
-        let mut command = vec![OsString::from("a.sh"), OsString::from("x")];
-        directives.apply(&mut TaskOptions::default(), &mut command);
-        assert_eq!(command, ["/bin/bash", "-x", "a.sh", "x"]);
+        let mut options = TaskOptions {
+            command: vec!["a.sh".into(), "x".into()],
+            ..TaskOptions::default()
+        };
+        directives.apply(&mut options);
+        assert_eq!(options.command, ["/bin/bash", "-x", "a.sh", "x"]);
     }
 }

@@ -25,7 +25,7 @@ use super::entries::EntryList;
 use super::files::{add_edges, check_apart};
 use super::habits::{self, Typed};
 use super::params::tells_apart;
-use super::{PreparedSubmit, SubmitContext, is_stdin, read_file};
+use super::{PreparedSubmit, SubmitContext, bare_submit, is_stdin, read_file};
 use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::parse::duration::refuse_zero;
@@ -143,15 +143,9 @@ pub(crate) fn parse(
     };
     warnings.dedup();
     let spec = SubmitSpec {
-        target,
-        submit_dir: context.submit_dir.as_os_str().as_bytes().into(),
         stream_dir,
-        after: Vec::new(),
-        notify: Vec::new(),
-        origin: None,
-        nonce: None,
         notes: notes_of(&body, context.submit_dir)?,
-        body,
+        ..bare_submit(target, context.submit_dir, body)
     };
     Ok(PreparedSubmit::new(spec, warnings))
 }

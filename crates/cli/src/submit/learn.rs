@@ -17,7 +17,7 @@ pub(super) const WHOLE_NODES: &str =
 pub(super) fn split(
     resources: &[ResourceArg],
 ) -> CliResult<(Vec<ResourceEntry>, Option<FirstMemory>)> {
-    let (mut entries, mut auto) = (Vec::new(), None);
+    let (mut entries, mut auto) = (Vec::with_capacity(resources.len()), None);
     for resource in resources {
         match resource {
             ResourceArg::Amount(entry) => entries.push(entry.clone()),

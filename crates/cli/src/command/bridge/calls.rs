@@ -4,7 +4,6 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,6 +21,7 @@ use super::values::payload_of;
 use crate::client::Client;
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
+use crate::submit::bare_submit;
 
 /// Calls whose payloads are concatenated.
 #[derive(Debug)]
@@ -101,20 +101,15 @@ impl Joined {
             .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
         let entries = Entries::new(self.data.clone(), self.lens.iter().copied())
             .ok_or_else(|| CliError::new("The lengths of calls do not add up"))?;
+        let body = SubmitBody::Array(ArraySpec {
+            ids: ArrayIds::Given(ids),
+            entries: Some(entries),
+            template: Arc::clone(&template),
+        });
+        let target = SubmitTarget::Attach(JobId(self.job));
         let spec = SubmitSpec {
-            target: SubmitTarget::Attach(JobId(self.job)),
-            submit_dir: current_dir()?.as_os_str().as_bytes().into(),
-            stream_dir: None,
-            after: Vec::new(),
-            notify: Vec::new(),
-            origin: None,
             nonce: Some(RandomState::new().hash_one(self.first)),
-            notes: Vec::new(),
-            body: SubmitBody::Array(ArraySpec {
-                ids: ArrayIds::Given(ids),
-                entries: Some(entries),
-                template: Arc::clone(&template),
-            }),
+            ..bare_submit(target, &current_dir()?, body)
         };
         Ok((&spec).into())
     }

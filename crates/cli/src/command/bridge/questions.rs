@@ -1,5 +1,6 @@
 //! Requests that are answered once.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +20,7 @@ use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::output::view::total_units;
 use crate::parse::selector::Selector;
+use crate::submit::bare_submit;
 
 /// The interval of progress reports while the counts of jobs change.
 const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);
@@ -195,20 +197,12 @@ fn graph_spec(question: Question, blob: &Bytes) -> CliResult<SubmitSpec> {
         return Err(CliError::new("Expected a graph"));
     };
     let graph = graph(templates, &stdin, tasks, (blob, &dir))?;
-    Ok(SubmitSpec {
-        target: SubmitTarget::NewJob {
-            name: name.into(),
-            max_fails,
-        },
-        submit_dir: dir.into_bytes().into(),
-        stream_dir: None,
-        after: Vec::new(),
-        notify: Vec::new(),
-        origin: None,
-        nonce: None,
-        notes: Vec::new(),
-        body: SubmitBody::Graph(graph),
-    })
+    let target = SubmitTarget::NewJob {
+        name: name.into(),
+        max_fails,
+    };
+    let body = SubmitBody::Graph(graph);
+    Ok(bare_submit(target, Path::new(&dir), body))
 }
 
 fn graph(

@@ -73,7 +73,7 @@ pub(super) async fn submit_file(args: &SubmitFileArgs, context: &mut Context) ->
         .and_then(Client::server_uid)
         .map(str::to_owned);
     let submit_dir = current_dir()?;
-    let place = place(&submit_dir, uid.as_deref());
+    let place = SubmitContext::new(&submit_dir, uid.as_deref());
     let mut prepared = jobfile::load(&args.path, args.own.place(args.job), place)?;
     if args.skip_done {
         prepared = prepared.skip_done(&OuterDependencies::default())?;
@@ -109,14 +109,6 @@ fn known_after(args: &SubmitArgs) -> Option<Vec<After>> {
     known.collect()
 }
 
-fn place<'a>(submit_dir: &'a std::path::Path, uid: Option<&'a str>) -> SubmitContext<'a> {
-    SubmitContext {
-        submit_dir,
-        server_uid: uid,
-        output_dir: None,
-    }
-}
-
 async fn show(
     prepared: &PreparedSubmit,
     client: Option<&mut Client>,
@@ -125,7 +117,7 @@ async fn show(
 ) -> CliResult<()> {
     prepared.report();
     let submit_dir = current_dir()?;
-    let mut plan = plan(prepared, place(&submit_dir, uid));
+    let mut plan = plan(prepared, SubmitContext::new(&submit_dir, uid));
     if let Some(client) = client {
         add_workers(&mut plan, prepared, client).await?;
     }

@@ -19,9 +19,10 @@ fn prepare(words: &[&str]) -> CliResult<PreparedSubmit> {
         output_dir: None,
     };
     let request = SubmitRequest {
-        options: args.tasks,
-        command: args.command,
-        stdin: None,
+        options: TaskOptions {
+            command: args.command,
+            ..args.tasks
+        },
         destination: args.own.place(args.job),
         after: Vec::new(),
         default_ids: None,

@@ -21,9 +21,10 @@ fn context() -> SubmitContext<'static> {
 
 fn prepared(options: TaskOptions) -> PreparedSubmit {
     let request = SubmitRequest {
-        options,
-        command: vec!["./x".into(), "a b".into()],
-        stdin: None,
+        options: TaskOptions {
+            command: vec!["./x".into(), "a b".into()],
+            ..options
+        },
         destination: Destination::default(),
         after: Vec::new(),
         default_ids: None,
