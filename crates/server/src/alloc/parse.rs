@@ -222,19 +222,9 @@ pub(super) fn find_without_history(
     system: &SystemSpec,
     answer: &Answer,
 ) -> Option<CommandTemplate> {
-    let is_refused = answer.as_ref().is_ok_and(pbs::keeps_no_history);
+    let is_pbs = system.find_format == FindFormat::PbsJson;
+    let is_refused = is_pbs && answer.as_ref().is_ok_and(pbs::keeps_no_history);
     is_refused.then(|| pbs::without_history(&system.find))
-}
-
-/// Returns the ids of jobs with our name whose directory is still to be compared: those that the
-/// command printed without a directory.
-pub(super) fn candidates<'a>(system: &SystemSpec, answer: &'a Answer) -> Vec<&'a str> {
-    let Ok(ran) = answer else { return Vec::new() };
-    if system.find_format != FindFormat::Lines || !ran.is_ok() {
-        return Vec::new();
-    }
-    let lines = ran.stdout.lines().map(str::trim);
-    lines.filter(|line| is_job_id(line)).collect()
 }
 
 /// Returns the command that verifies that a job does not exist, or `None` if the first answer is

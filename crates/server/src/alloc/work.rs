@@ -453,10 +453,6 @@ pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> Loo
         question = other;
         answer = ask(&question).await;
     }
-    let candidates = parse::candidates(system, &answer);
-    if !candidates.is_empty() && cluster.is_none() {
-        return look_at(params, asked, &candidates).await;
-    }
     let outcome = match (parse::parse_lookup(system, &answer, &ours), cluster) {
         (LookupOutcome::Found(id), Some(cluster)) if !id.contains(';') => {
             LookupOutcome::Found(format!("{id};{cluster}").into())
@@ -469,39 +465,6 @@ pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> Loo
         }
         Some(_) | None => outcome,
     }
-}
-
-/// Returns the last of the candidates that is ours.
-async fn look_at(
-    params: &QueueParams,
-    asked: &QueriedAllocation,
-    candidates: &[&str],
-) -> LookupOutcome {
-    let job = |id: &&str| QueriedAllocation {
-        job: (*id).into(),
-        dir: asked.dir.clone(),
-        ..*asked
-    };
-    let jobs: Vec<QueriedAllocation> = candidates.iter().map(job).collect();
-    let mut outcome = LookupOutcome::Absent;
-    for (job, known) in jobs.iter().zip(poll(params, jobs.clone()).await) {
-        let Input::Reported(_, report) = known else {
-            continue;
-        };
-        outcome = match report {
-            Report::Missing | Report::Foreign(_) => continue,
-            Report::Error(text) => LookupOutcome::Error(text),
-            Report::Silent => LookupOutcome::Error("there is no answer about a job".into()),
-            Report::Queued(_)
-            | Report::Running
-            | Report::Suspended(_)
-            | Report::Completing(_)
-            | Report::Finished(_)
-            | Report::Failed { .. }
-            | Report::Unreadable(_) => return LookupOutcome::Found(job.job.clone()),
-        };
-    }
-    outcome
 }
 
 /// Cancels a job, unless the batch system reports another job under that id.
