@@ -268,10 +268,20 @@ impl AutoallocState {
             return;
         };
         allocation.polling = None;
-        // Why the server canceled it says more than that it is canceled.
-        let is_canceled = matches!(allocation.phase, Phase::Leaving { asked: true, .. });
+        let is_news = match allocation.phase {
+            // Why it ended, or why the server canceled it, says more than that it has ended.
+            Phase::Ended { .. } | Phase::Leaving { asked: true, .. } => false,
+            // If it has workers, the query was sent before the first of them connected.
+            Phase::Submitting
+            | Phase::Unsure { .. }
+            | Phase::Queued
+            | Phase::Running
+            | Phase::Leaving { asked: false, .. } => {
+                !matches!(report, Report::Queued(_)) || allocation.connected.is_empty()
+            }
+        };
         if let Some(words) = report.words()
-            && !is_canceled
+            && is_news
             && allocation.explain(words)
         {
             effects.push(Effect::Changed(key.queue));

@@ -366,6 +366,25 @@ fn an_allocation_that_no_task_needs_is_canceled_after_ten_minutes() {
 }
 
 #[test]
+fn late_answers_do_not_change_why_an_allocation_runs_or_ended() {
+    let mut world = World::new(spec(1, 1, None));
+    world.demand(1, &[]);
+    world.report(1, Report::Queued("Priority".into()));
+    world.connect(1, 1);
+    world.report(1, Report::Queued("Priority".into()));
+    assert_eq!(&*world.record(1).reason, "");
+    world.report(
+        1,
+        Report::Failed {
+            text: "NODE_FAIL".into(),
+            may_return: false,
+        },
+    );
+    world.report(1, Report::Queued("Priority".into()));
+    assert_eq!(&*world.record(1).reason, "NODE_FAIL");
+}
+
+#[test]
 fn each_of_the_recent_workers_counts() {
     let mut world = World::new(spec(1, 1, None));
     world.demand(1, &[]);
