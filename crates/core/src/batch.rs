@@ -133,10 +133,13 @@ impl QueueParams {
         if &*self.system.manager != "pbs" {
             return [None, None];
         }
-        // `[HOST:]PATH`. The name of a file in a directory is chosen by PBS.
+        // `[HOST:]PATH`. PBS chooses the name of a file in a directory, and replaces `$PBS_JOBID` and
+        // `^array_index^`.
         let path = |text: &str| {
-            let (_, path) = text.rsplit_once(':').unwrap_or(("", text));
-            (!path.ends_with('/')).then(|| path.to_owned())
+            let host = text.split_once(':').filter(|(host, _)| !host.contains('/'));
+            let path = host.map_or(text, |(_, path)| path);
+            let is_plain = !path.ends_with('/') && !path.contains(['$', '^', '"', '\'']);
+            is_plain.then(|| path.to_owned())
         };
         let [output, error] = ['o', 'e'].map(|short| self.option(&[], short).and_then(path));
         match self.option(&[], 'j') {
@@ -155,8 +158,11 @@ impl QueueParams {
 }
 
 /// Fills in the pattern of a file name; see `sbatch(1)`, "filename pattern". `None` if it contains
-/// something that is unknown here, such as the node.
+/// something that is unknown here, such as the node, or characters that turn patterns off.
 fn slurm_path(pattern: &str, id: &str, name: &str) -> Option<String> {
+    if pattern.contains(['\\', '"', '\'']) {
+        return None;
+    }
     let mut parts = pattern.split('%');
     let mut path = parts.next()?.to_owned();
     while let Some(part) = parts.next() {
@@ -168,8 +174,8 @@ fn slurm_path(pattern: &str, id: &str, name: &str) -> Option<String> {
             Some('j' | 'A') => path += &format!("{id:0>width$}{}", &rest[1..]),
             Some('x') => path += &format!("{name}{}", &rest[1..]),
             // `%%` is a percent sign.
-            None => path += &format!("%{}", parts.next()?),
-            Some(_) => return None,
+            None if part.is_empty() => path += &format!("%{}", parts.next()?),
+            Some(_) | None => return None,
         }
     }
     Some(path)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use hq_core::id::AllocationKey;
 
@@ -12,7 +12,7 @@ const KEPT_MAX: usize = 20;
 /// The name of the script in the directory of an allocation.
 pub(super) const SCRIPT: &str = "hq-submit.sh";
 /// The name of the file with the batch system's id.
-pub(super) const JOB_ID: &str = "jobid";
+const JOB_ID: &str = "jobid";
 
 /// The names of the files with the job's output.
 const STDOUT: &str = "stdout";
@@ -22,14 +22,12 @@ pub(super) const STDERR: &str = "stderr";
 const TAIL_MAX: u64 = 4_096;
 const LINE_MAX: usize = 300;
 
-/// Returns the last line of a file that is not blank.
+/// Returns the last line of a file that is not blank. `None` for a link to a path of the user: other
+/// jobs may write there, and its file system may hang.
 pub(super) fn last_line(path: &Path) -> Option<String> {
+    let found = std::fs::symlink_metadata(path).ok();
+    let len = found.filter(std::fs::Metadata::is_file)?.len();
     let mut file = std::fs::File::open(path).ok()?;
-    let len = file
-        .metadata()
-        .ok()
-        .filter(std::fs::Metadata::is_file)?
-        .len();
     file.seek(SeekFrom::Start(len.saturating_sub(TAIL_MAX)))
         .ok()?;
     let mut bytes = Vec::new();
@@ -108,25 +106,50 @@ pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf
     Ok(path)
 }
 
-/// Lets the names of the output files lead to the files that the user's options set.
-pub(super) fn link_outputs(dir: &Path, outputs: [Option<String>; 2]) -> io::Result<()> {
-    let real = |path: &Path| {
-        let (parent, name) = (path.parent()?, path.file_name()?);
-        Some(std::fs::canonicalize(parent).ok()?.join(name))
-    };
+/// Writes the batch system's id to the directory of an allocation, and links the names of the output
+/// files to the paths that the user's options set.
+pub(super) async fn note_job(
+    dir: PathBuf,
+    id: String,
+    outputs: [Option<String>; 2],
+) -> io::Result<()> {
+    write(dir.join(JOB_ID), id).await?;
+    let link = move || link_outputs(&dir, outputs);
+    tokio::task::spawn_blocking(link)
+        .await
+        .map_err(io::Error::other)?
+}
+
+/// Does not access the targets, whose file system may hang.
+fn link_outputs(dir: &Path, outputs: [Option<String>; 2]) -> io::Result<()> {
     let names = [STDOUT, STDERR].map(|name| dir.join(name));
-    let is_set = outputs.each_ref().map(Option::is_some);
-    for (at, target) in outputs.into_iter().enumerate() {
-        let Some(target) = target else { continue };
-        let found = real(&dir.join(&target));
-        let is = |name: &Path| found.is_some() && found == real(name);
-        // In a circle of links, the batch system could not open the file.
-        let is_circle = is(&names[at]) || is(&names[1 - at]) && is_set[1 - at];
-        if !is_circle {
-            std::os::unix::fs::symlink(target, &names[at])?;
+    let targets = outputs.map(|path| path.map(|path| normal(&dir.join(path))));
+    for (name, other, target) in [
+        (&names[0], &names[1], [&targets[0], &targets[1]]),
+        (&names[1], &names[0], [&targets[1], &targets[0]]),
+    ] {
+        let [Some(target), others] = target else {
+            continue;
+        };
+        // In a loop of links, the batch system could not open the file.
+        if target != name && (target != other || others.is_none()) {
+            std::os::unix::fs::symlink(target, name)?;
         }
     }
     Ok(())
+}
+
+/// Resolves `.` and `..` without a look at the file system.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(normal.pop()),
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => normal.push(part),
+        }
+    }
+    normal
 }
 
 /// Writes a file to the directory of an allocation, which is created if it is missing.

@@ -170,12 +170,7 @@ impl BatchCommands {
             outcome = submit_script(params, &job).await;
         }
         if let SubmitOutcome::Accepted(id) = &outcome {
-            let id = job_parts(id).0;
-            let noted = dirs::write(dir.join(dirs::JOB_ID), id.to_owned()).await;
-            let noted = noted.and_then(|()| dirs::link_outputs(dir, params.own_outputs(id, &name)));
-            if let Err(error) = noted {
-                tracing::debug!(%error, "cannot write the id of an allocation");
-            }
+            note_job(params, key, dir, id).await;
         }
         outcome
     }
@@ -321,6 +316,12 @@ fn job_name(params: &QueueParams, key: AllocationKey) -> String {
     }
 }
 
+/// Like `job_name`, unless the user's options set another name.
+fn real_name(params: &QueueParams, key: AllocationKey) -> String {
+    let own = params.own_name().map(str::to_owned);
+    own.unwrap_or_else(|| job_name(params, key))
+}
+
 /// Requests the states of jobs, in one command if the batch system supports it.
 pub(super) async fn poll(params: &QueueParams, jobs: Vec<QueriedAllocation>) -> Vec<Input> {
     if params.system.status.takes_many() {
@@ -430,15 +431,30 @@ async fn ask_alone(
     (last, false)
 }
 
+/// Writes the id of an allocation's job to its directory, and links the outputs.
+async fn note_job(params: &QueueParams, key: AllocationKey, dir: &Path, job: &str) {
+    let id = job_parts(job).0;
+    let outputs = params.own_outputs(id, &real_name(params, key));
+    if let Err(error) = dirs::note_job(dir.to_owned(), id.to_owned(), outputs).await {
+        tracing::debug!(%error, "cannot note the job of an allocation in its directory");
+    }
+}
+
 /// Searches for the job of a submission by name. A single answer without the job does not prove
 /// that it does not exist, and a wrong conclusion would lead to a second job for the same
 /// allocation.
 pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> LookupOutcome {
+    let outcome = search(params, asked).await;
+    if let LookupOutcome::Found(job) = &outcome {
+        note_job(params, asked.key, &asked.dir, job).await;
+    }
+    outcome
+}
+
+async fn search(params: &QueueParams, asked: &QueriedAllocation) -> LookupOutcome {
     let system = &params.system;
     let ours = asked.ours(params).await;
-    let name = params
-        .own_name()
-        .map_or_else(|| job_name(params, asked.key), str::to_owned);
+    let name = real_name(params, asked.key);
     let shown = asked.dir.to_string_lossy();
     let cluster = params.clusters();
     let mut values = vec![("name", &*name), ("dir", &*shown)];

@@ -225,6 +225,7 @@ fn the_users_paths_for_the_output_are_known() {
         ("--output=/d/%5A%%", [Some("/d/00012%"), None]),
         ("-o %999999999999j", [Some("0000000012"), None]),
         ("-o %N.txt --error=%", [None, None]),
+        ("-o %5%x --error=a\\b-%j", [None, None]),
         (
             "--chdir=/w --output=o --error=/e",
             [Some("/w/o"), Some("/e")],
@@ -239,6 +240,11 @@ fn the_users_paths_for_the_output_are_known() {
     for (words, [stdout, stderr]) in [
         ("-o node1:/d/o -e e", [Some("/d/o"), Some("e")]),
         ("-o /d/ -j n", [None, None]),
+        (
+            "-o /d/run:1/o -e n:/d:1",
+            [Some("/d/run:1/o"), Some("/d:1")],
+        ),
+        ("-o o.$PBS_JOBID -e e.^array_index^", [None, None]),
         ("-j oe", [None, Some("stdout")]),
         ("-j oe -o /d/o", [Some("/d/o"), Some("/d/o")]),
         ("-j eo -e x", [Some("x"), Some("x")]),
