@@ -35,7 +35,9 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 ///
 /// Returns an error if the port is taken or may not be bound.
 pub(crate) fn bind(port: Option<u16>, host: Option<&str>) -> io::Result<TcpListener> {
-    let is_ipv6 = host.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok());
+    // A zone may follow: `fe80::1%eth0`.
+    let address = host.and_then(|host| host.split('%').next());
+    let is_ipv6 = address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
     let (domain, any) = if is_ipv6 {
         (Domain::IPV6, IpAddr::from(Ipv6Addr::UNSPECIFIED))
     } else {
