@@ -38,7 +38,7 @@ pub(crate) fn on_another_thread() -> io::Result<Runtime> {
 }
 
 /// The maximum number of threads for connections. A server decides and stores on two other threads,
-/// which are the limit long before these. On a node with 256 cpus, a thread for each of them could
+/// which become the bottleneck long before these do. On a node with 256 cpus, a thread for each of them could
 /// exceed the limit of processes.
 const THREADS_MAX: usize = 4;
 

@@ -62,7 +62,8 @@ pub(crate) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()?;
-    // Not dropped if the thread cannot be started: that panics on a thread of another runtime.
+    // If the thread cannot be started, the caller must not drop the runtime: that panics on a
+    // thread of another runtime.
     let runtime = ManuallyDrop::new(runtime);
     let mut core = Core::new(state, store, failed, listeners, stats);
     let thread = std::thread::Builder::new()

@@ -634,7 +634,7 @@ fn open(
     let host = config.host.as_deref();
     let host = host.or(earlier.map(|access| &*access.host));
     let bound = listener::bind(port, host);
-    // Nobody expects this port yet.
+    // No client knows this port yet.
     let bound = if bound.is_err() && asked.is_none() && config.access_file.is_none() {
         listener::bind(None, host)
     } else {

@@ -104,7 +104,7 @@ pub(crate) fn build(
     Ok(PreparedSubmit::new(spec, warnings))
 }
 
-/// What surrounds a description of tasks.
+/// The parts of a submit that do not describe its tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) context: SubmitContext<'a>,
@@ -247,7 +247,7 @@ fn build_files(
 /// The number of retries of tasks whose requests grow, if the user sets none.
 const GROWN_RETRIES: u16 = 3;
 
-/// What tasks request, how requests are learned, and how tasks are retried.
+/// The requests of tasks, what hq learns about them, and the retries.
 #[derive(Debug)]
 pub(crate) struct Needs {
     requests: RequestVariants,

@@ -398,7 +398,7 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
     base.combine(extra);
 }
 
-/// Removes options of `extra` that have no effect together with those of `base`.
+/// Removes options of `extra` that have no effect if the options of `base` are set.
 fn drop_overridden(base: &TaskOptions, extra: &mut TaskOptions) {
     let has_entries = base.each_line.is_some() || base.from_json.is_some();
     // The array of a script without parameters does not refer to combinations.
@@ -431,7 +431,7 @@ fn drop_overridden(base: &TaskOptions, extra: &mut TaskOptions) {
     }
 }
 
-/// Returns the parameters of a script with those of the command line.
+/// Merges the parameters of a script with the parameters of the command line.
 fn merged_params(own: Vec<ParamArg>, mut params: Vec<ParamArg>) -> Vec<ParamArg> {
     // The positions of the script's parameters that have not been replaced.
     let mut places: Vec<usize> = (0..params.len()).collect();

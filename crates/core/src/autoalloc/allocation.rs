@@ -103,7 +103,7 @@ pub struct AllocationRecord {
     pub job: Option<Box<str>>,
     /// The state that users see.
     pub state: AllocationState,
-    /// The batch system's last words about it, or why it ended. Empty if there is nothing to say
+    /// What the batch system last said about it, or why it ended. Empty if there is nothing to say
     /// beyond the state.
     pub reason: Box<str>,
     /// When it was requested.

@@ -1,4 +1,4 @@
-//! The cryptographic functions of the handshake: those of `snow`, except for a server's key pair.
+//! The cryptographic functions of the handshake. All come from `snow` except the key exchange.
 
 use curve25519_dalek::montgomery::MontgomeryPoint;
 use snow::params::{CipherChoice, DHChoice, HashChoice};

@@ -149,7 +149,7 @@ answers! {
     struct Allocation = allocation: client::AllocAllocation {
         id: String,
         state: AllocationState,
-        /// The last words of the batch system, or why the allocation ended
+        /// What the batch system last said, or why the allocation ended
         reason: String,
         workers: u32,
         queued_ms: i64 = ms(allocation.queued_unix_ns),
