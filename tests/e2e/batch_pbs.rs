@@ -22,7 +22,7 @@ fn env_that_asks_every(refresh: &str) -> Option<Env> {
     std::fs::create_dir(&bin).expect("create a directory");
     std::os::unix::fs::symlink(python, bin.join("python3")).expect("make a link");
     let standin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/pbs/pbs.py");
-    for name in ["qsub", "qstat", "qdel", "pbsnodes", "pbsdsh"] {
+    for name in ["qsub", "qstat", "qselect", "qdel", "pbsnodes", "pbsdsh"] {
         std::os::unix::fs::symlink(&standin, bin.join(name)).expect("make a link");
     }
     let search = format!(
@@ -192,7 +192,7 @@ fn a_pbs_that_lies_gets_no_allocation_too_many() {
     env.hq(&[&add[..], &["--cpus=1", "--idle-timeout=3s"]].concat())
         .ok();
     let lies = "qsub lost\nqsub silent\nqstat truncate\nqstat empty\nqstat unknown\nqstat fail\n\
-                qstat unknown\nqstat silent\nqdel fail\n";
+                qstat unknown\nqstat silent\nqselect fail\nqselect empty\nqdel fail\n";
     env.write("pbs/lies", lies);
     let job = env.submit(&[
         "--array=1-30",
@@ -251,6 +251,13 @@ fn waiting_allocations_survive(modes: &str) {
     let states: Vec<_> = jobs(&env).iter().map(|job| job["state"].clone()).collect();
     assert_eq!(states, ["Q", "Q", "Q"]);
     assert_eq!((calls(&env, "qsub"), calls(&env, "qdel")), (3, 0));
+    // Wrappers and stand-ins of batch systems expect an id after `-f`.
+    let all = std::fs::read_to_string(env.path("pbs/calls")).expect("there are calls");
+    for call in all.lines() {
+        for (option, value) in call.split(' ').zip(call.split(' ').skip(1)) {
+            assert!(option != "-f" || value.ends_with(".pbshost"), "{call}");
+        }
+    }
     let all = env.json(&["alloc", "info", "1"]);
     let all = all.as_array().expect("a list");
     assert_eq!(all.len(), 3);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A stand-in for OpenPBS: qsub, qstat, qdel, pbsnodes and pbsdsh, by the name under which it is called.
+"""A stand-in for OpenPBS: qsub, qstat, qselect, qdel, pbsnodes and pbsdsh, by the name under which it is called.
 
 It answers as OpenPBS 23.06 was recorded to answer, is as strict about arguments, and runs the jobs on this
 machine: a cluster of four nodes with two cpus each. Everything is kept in the directory PBS_STANDIN.
@@ -399,12 +399,27 @@ def qstat(args):
             else:
                 found[job["id"]] = described(job)
     if not json_wanted:
-        return "".join(plain(job_id, shown) for job_id, shown in found.items()), "", status
+        text = "".join(plain(job_id, shown) for job_id, shown in found.items())
+        return text, "".join(p + "\n" for p in problems), status
     if found and mode("first-only"):
         found = dict(list(found.items())[:1])
     if found:
         answer["Jobs"] = found
     return json.dumps(answer, indent=1) + "\n", "".join(p + "\n" for p in problems), status
+
+
+def qselect(args):
+    """`qselect [-x] -N NAME`. The exit status reports success also if there is no history."""
+    history = "-x" in args
+    words = [word for word in args if word != "-x"]
+    if len(words) != 2 or words[0] != "-N":
+        raise Refused(2, "usage: qselect [-x] -N name")
+    if history and mode("no-history"):
+        return "", "qselect: PBS is not configured to maintain job history\n", 0
+    with Server() as server:
+        jobs = [job for job in server.jobs.values() if history or job["state"] != "F"]
+    found = [job["id"] for job in jobs if job["name"] == words[1]]
+    return "".join(f"{job_id}\n" for job_id in found), "", 0
 
 
 def qdel(args):
@@ -502,7 +517,7 @@ def main():
         print(json.dumps({"timestamp": 1, "pbs_version": "23.06.06", "pbs_server": "pbshost"}))
         sys.exit(153)
     try:
-        answer = {"qsub": qsub, "qstat": qstat, "qdel": qdel, "pbsnodes": pbsnodes}[command](args)
+        answer = {"qsub": qsub, "qstat": qstat, "qselect": qselect, "qdel": qdel, "pbsnodes": pbsnodes}[command](args)
     except Refused as refused:
         status, text = refused.args
         sys.stderr.write(text + "\n")

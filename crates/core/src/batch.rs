@@ -288,7 +288,8 @@ pub enum FindFormat {
     /// Lines with an id and an optional working directory. No output with exit code 0 means that
     /// there is no such job.
     Lines,
-    /// The JSON output of `qstat -f -F json`.
+    /// The JSON output of `qstat -f -F json`, or the output of `qselect`: ids, whose states are then
+    /// requested.
     PbsJson,
 }
 

@@ -109,7 +109,7 @@ impl AutoallocState {
             SubmitOutcome::Unclear(text) => {
                 let told = format!(
                     "It is not known whether an allocation was submitted into queue {}; looking for \
-                     it by name. {text}",
+                     it. {text}",
                     key.queue
                 );
                 effects.push(Effect::Tell(Level::Warn, told));
@@ -204,10 +204,18 @@ impl AutoallocState {
             LookupOutcome::Error(text) => {
                 *errors += 1;
                 *next = now.mono + retry_pause(*errors);
+                let told = format!("The search for the job of allocation {key} failed: {text}");
+                if *errors == 1 {
+                    effects.push(Effect::Tell(Level::Warn, told.clone()));
+                }
                 // Without an answer, another submission might create a second job.
-                is_retired
-                    .then(|| text.to_string())
-                    .filter(|_| *errors >= TRIES_MAX)
+                if !is_retired || *errors < TRIES_MAX {
+                    if let Some(queue) = self.queues.get_mut(&key.queue) {
+                        queue.note_failure(&told);
+                    }
+                    return;
+                }
+                Some(text.to_string())
             }
         };
         if let Some(text) = refused {

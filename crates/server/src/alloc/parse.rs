@@ -51,15 +51,15 @@ impl ExpectedJob {
         }
     }
 
-    /// Returns whether a job is the one that was searched for.
+    /// Returns whether a job is the one that was searched for: one from our directory or, if that is
+    /// unknown, with our name.
     fn is_found(&self, name: Option<&str>, dir: Option<&str>) -> bool {
-        let has_name = self
-            .name
-            .as_deref()
-            .zip(name)
-            .map(|(own, name)| own == name);
         let dir_decides = dir.is_some() && !self.dirs.is_empty();
-        !self.is_foreign(name, dir) && has_name.unwrap_or(dir_decides)
+        !self.is_foreign(name, dir) && (dir_decides || self.has_name(name))
+    }
+
+    fn has_name(&self, name: Option<&str>) -> bool {
+        self.name.is_some() && self.name.as_deref() == name
     }
 
     /// Returns a report if the job is not ours.
@@ -216,37 +216,48 @@ pub(super) fn status_plain(system: &SystemSpec) -> CommandTemplate {
     pbs::without_history(&pbs::in_plain_text(&system.status))
 }
 
-/// Returns the command that searches for a job if `find` failed for lack of history, or `None` if
-/// `find` gave an answer.
+/// The commands of a search for a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Search {
+    /// Prints jobs or their ids.
+    pub(super) find: CommandTemplate,
+    /// Requests the states of jobs whose ids `find` printed.
+    pub(super) status: CommandTemplate,
+}
+
+/// Returns searches. A job does not exist if none of them finds it.
+pub(super) fn searches(system: &SystemSpec) -> Vec<Search> {
+    let search = |change: fn(&CommandTemplate) -> CommandTemplate| Search {
+        find: change(&system.find),
+        status: change(&system.status),
+    };
+    match system.find_format {
+        FindFormat::Lines => vec![search(CommandTemplate::clone)],
+        // Some PBS releases omit jobs from their JSON output.
+        FindFormat::PbsJson => vec![search(CommandTemplate::clone), search(pbs::in_plain_text)],
+    }
+}
+
+/// Returns the command to run if a command of a search failed for lack of history, or `None` if it
+/// gave an answer.
 pub(super) fn find_without_history(
     system: &SystemSpec,
+    asked: &CommandTemplate,
     answer: &Answer,
 ) -> Option<CommandTemplate> {
     let is_pbs = system.find_format == FindFormat::PbsJson;
     let is_refused = is_pbs && answer.as_ref().is_ok_and(pbs::keeps_no_history);
-    is_refused.then(|| pbs::without_history(&system.find))
+    is_refused.then(|| pbs::without_history(asked))
 }
 
-/// Returns the command that verifies that a job does not exist, or `None` if the first answer is
-/// sufficient.
-pub(super) fn find_again(system: &SystemSpec, asked: &CommandTemplate) -> Option<CommandTemplate> {
-    // Some PBS releases omit jobs from their JSON output.
-    (system.find_format == FindFormat::PbsJson).then(|| pbs::in_plain_text(asked))
-}
-
-/// Returns the outcome of the command that [`find_again`] returned.
-pub(super) fn parse_second_lookup(answer: &Answer, ours: &ExpectedJob) -> LookupOutcome {
-    match answer {
-        Ok(ran) if ran.is_ok() && !pbs::keeps_no_history(ran) => {
-            let found = pbs::find(&ran.stdout, ours).unwrap_or_default();
-            let found = found.filter(|id| is_job_id(id));
-            found.map_or(LookupOutcome::Absent, |job| {
-                LookupOutcome::Found(job.into())
-            })
-        }
-        Ok(ran) => LookupOutcome::Error(shown(&ran.failure())),
-        Err(error) => LookupOutcome::Error(shown(&error.to_string())),
-    }
+/// Returns the ids that the search command of PBS printed, or `None` if the answer is not a list of
+/// ids.
+pub(super) fn found_ids<'a>(system: &SystemSpec, answer: &'a Answer) -> Option<Vec<&'a str>> {
+    let ran = answer.as_ref().ok().filter(|ran| ran.is_ok())?;
+    let lines = ran.stdout.lines().map(str::trim);
+    let ids: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let is_pbs_id = |id: &&str| is_job_id(id) && id.starts_with(|c: char| c.is_ascii_digit());
+    (system.find_format == FindFormat::PbsJson && ids.iter().all(is_pbs_id)).then_some(ids)
 }
 
 fn of_lines(system: &SystemSpec, text: &str, job: &str) -> Report {
@@ -294,23 +305,26 @@ pub(super) fn parse_lookup(
     ours: &ExpectedJob,
 ) -> LookupOutcome {
     let ran = match answer {
-        Ok(ran) if ran.is_ok() => ran,
-        Ok(ran) => return LookupOutcome::Error(shown(&ran.failure())),
+        Ok(ran) => ran,
         Err(error) => return LookupOutcome::Error(shown(&error.to_string())),
     };
     let found = match system.find_format {
         FindFormat::Lines => find_line(&ran.stdout, ours),
-        FindFormat::PbsJson if pbs::keeps_no_history(ran) => {
-            return LookupOutcome::Error(shown(&ran.failure()));
-        }
         FindFormat::PbsJson => match pbs::find(&ran.stdout, ours) {
             Ok(found) => found,
-            Err(pbs::NotJson) => {
-                let text = format!("{} printed no valid JSON", ran.program);
+            Err(pbs::NotJson) if ran.is_ok() => {
+                let text = format!("{} printed neither jobs nor ids", ran.program);
                 return LookupOutcome::Error(text.into());
             }
+            Err(pbs::NotJson) => None,
         },
     };
+    // PBS prints the jobs that it knows even if another job has vanished meanwhile.
+    let is_pbs = system.find_format == FindFormat::PbsJson;
+    let is_answer = ran.is_ok() && !(is_pbs && pbs::keeps_no_history(ran));
+    if !is_answer && (found.is_none() || !is_pbs) {
+        return LookupOutcome::Error(shown(&ran.failure()));
+    }
     match found.filter(|id| is_job_id(id)) {
         Some(job) => LookupOutcome::Found(job.into()),
         None => LookupOutcome::Absent,

@@ -9,7 +9,7 @@ use hq_core::id::{AllocationKey, QueueId};
 
 use super::command::{self, CommandError, TIMEOUT};
 use super::dirs;
-use super::parse::{self, Answer, ExpectedJob, Question};
+use super::parse::{self, Answer, ExpectedJob, Question, Search};
 use super::script::{Job, Program};
 
 /// How long to wait for a status or cancel command.
@@ -440,18 +440,28 @@ async fn note_job(params: &QueueParams, key: AllocationKey, dir: &Path, job: &st
     }
 }
 
-/// Searches for the job of a submission by name. A single answer without the job does not prove
-/// that it does not exist, and a wrong conclusion would lead to a second job for the same
-/// allocation.
+/// Searches for the job of a submission. A single answer without the job does not prove that it does
+/// not exist, and a wrong conclusion would lead to a second job for the same allocation.
 pub(super) async fn look(params: &QueueParams, asked: &QueriedAllocation) -> LookupOutcome {
-    let outcome = search(params, asked).await;
-    if let LookupOutcome::Found(job) = &outcome {
-        note_job(params, asked.key, &asked.dir, job).await;
+    let mut outcome = LookupOutcome::Absent;
+    for search in parse::searches(&params.system) {
+        match run_search(params, asked, search).await {
+            LookupOutcome::Found(job) => {
+                note_job(params, asked.key, &asked.dir, &job).await;
+                return LookupOutcome::Found(job);
+            }
+            error @ LookupOutcome::Error(_) => outcome = error,
+            LookupOutcome::Absent => {}
+        }
     }
     outcome
 }
 
-async fn search(params: &QueueParams, asked: &QueriedAllocation) -> LookupOutcome {
+async fn run_search(
+    params: &QueueParams,
+    asked: &QueriedAllocation,
+    search: Search,
+) -> LookupOutcome {
     let system = &params.system;
     let ours = asked.ours(params).await;
     let name = real_name(params, asked.key);
@@ -459,27 +469,39 @@ async fn search(params: &QueueParams, asked: &QueriedAllocation) -> LookupOutcom
     let cluster = params.clusters();
     let mut values = vec![("name", &*name), ("dir", &*shown)];
     values.extend(cluster.map(|cluster| ("cluster", cluster)));
-    let ask = async |question: &CommandTemplate| {
-        let argv = command::words(question, &values, &[]);
+    let ask = async |template: &CommandTemplate, jobs: &[&str]| {
+        let argv = command::words(template, &values, jobs);
+        let answer = command::run(&argv, asked.cwd(), true, cluster, ASK_TIMEOUT).await;
+        let Some(other) = parse::find_without_history(system, template, &answer) else {
+            return answer;
+        };
+        let argv = command::words(&other, &values, jobs);
         command::run(&argv, asked.cwd(), true, cluster, ASK_TIMEOUT).await
     };
-    let mut question = system.find.clone();
-    let mut answer = ask(&question).await;
-    if let Some(other) = parse::find_without_history(system, &answer) {
-        question = other;
-        answer = ask(&question).await;
-    }
-    let outcome = match (parse::parse_lookup(system, &answer, &ours), cluster) {
+    let answer = ask(&search.find, &[]).await;
+    let outcome = match parse::found_ids(system, &answer) {
+        None => parse::parse_lookup(system, &answer, &ours),
+        Some(ids) => {
+            let mut outcome = LookupOutcome::Absent;
+            let at_once = if search.status.takes_many() {
+                ids.len().max(1)
+            } else {
+                1
+            };
+            for ids in ids.chunks(at_once) {
+                outcome = parse::parse_lookup(system, &ask(&search.status, ids).await, &ours);
+                if outcome != LookupOutcome::Absent {
+                    break;
+                }
+            }
+            outcome
+        }
+    };
+    match (outcome, cluster) {
         (LookupOutcome::Found(id), Some(cluster)) if !id.contains(';') => {
             LookupOutcome::Found(format!("{id};{cluster}").into())
         }
         (outcome, _) => outcome,
-    };
-    match parse::find_again(system, &question) {
-        Some(again) if outcome == LookupOutcome::Absent => {
-            parse::parse_second_lookup(&ask(&again).await, &ours)
-        }
-        Some(_) | None => outcome,
     }
 }
 

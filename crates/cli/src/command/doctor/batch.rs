@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_silent_daemon_is_told() {
-        let is_pbs = |program: &str| ["qsub", "qstat", "qdel"].contains(&program);
+        let is_pbs = |program: &str| ["qsub", "qstat", "qselect", "qdel"].contains(&program);
         let checks = judge(&is_pbs, false, &|words| match words {
             ["qstat", "--version"] => answer(true, "pbs_version = 22.05.11\n"),
             _ => Err(LimitedError::Timeout(LIMIT)),

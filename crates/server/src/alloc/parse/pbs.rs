@@ -145,7 +145,8 @@ fn number(value: &Value) -> Option<i64> {
 /// The text is not output of `qstat`.
 pub(super) struct NotJson;
 
-/// Returns the id of our job, or of the last one if there are several.
+/// Returns the id of our job. If there are several, one with our name, then one that has not ended,
+/// and the newest of these.
 pub(super) fn find(text: &str, ours: &ExpectedJob) -> Result<Option<String>, NotJson> {
     let answer = parse(text).ok_or(NotJson)?;
     let Some(known) = answer.get("Jobs").and_then(Value::as_object) else {
@@ -155,8 +156,14 @@ pub(super) fn find(text: &str, ours: &ExpectedJob) -> Result<Option<String>, Not
         let (name, dir) = identity(job);
         ours.is_found(name, dir)
     };
-    let mut ours = known.iter().filter(|(_, job)| is_ours(job));
-    Ok(ours.next_back().map(|(id, _)| id.clone()))
+    let found = known.iter().filter(|(_, job)| is_ours(job));
+    let newest = found.max_by_key(|(id, job)| {
+        let number = id.split(['.', '[']).next().map(str::parse::<u64>);
+        let has_ended = job.get("job_state").and_then(Value::as_str) == Some("F");
+        let number = number.and_then(Result::ok);
+        (ours.has_name(identity(job).0), !has_ended, number)
+    });
+    Ok(newest.map(|(id, _)| id.clone()))
 }
 
 /// Returns the name of a job and the directory from which it was submitted.

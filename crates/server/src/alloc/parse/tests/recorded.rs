@@ -122,32 +122,92 @@ fn questions_are_asked_again_without_history() {
     };
     let mut system = pbs();
     system.status = template(&["qstat", "-f", "%{job}", "-F", "json", "-x"]);
-    system.find = template(&["qstat", "-f", "-F", "json", "-x"]);
     let without = template(&["qstat", "-f", "%{job}", "-F", "json"]);
     assert_eq!(status_fallback(&system), without);
+    for (find, plain) in [
+        (
+            &["qselect", "-x", "-N", "a"][..],
+            &["qselect", "-x", "-N", "a"][..],
+        ),
+        // The description of earlier releases.
+        (&["qstat", "-f", "-F", "json", "-x"], &["qstat", "-f", "-x"]),
+    ] {
+        system.find = template(find);
+        let [first, second] = &searches(&system)[..] else {
+            panic!("there are two searches");
+        };
+        assert_eq!((&first.find, &first.status), (&system.find, &system.status));
+        assert_eq!(second.find, template(plain));
+        assert_eq!(second.status, template(&["qstat", "-f", "%{job}", "-x"]));
+    }
     let silent = answer!("qstat-no-history");
-    let again = find_without_history(&system, &silent).expect("another question");
-    assert_eq!(again, template(&["qstat", "-f", "-F", "json"]));
+    let again = |asked| find_without_history(&system, asked, &silent);
+    assert_eq!(again(&system.status), Some(without.clone()));
     assert_eq!(
-        find_again(&system, &again),
-        Some(template(&["qstat", "-f"]))
+        find_without_history(&system, &system.status, &ran(0, "", "")),
+        None
     );
     system.status = without;
     assert!(status_fallback(&system).is_empty());
 }
 
 #[test]
+fn a_search_prints_ids_or_jobs() {
+    let ids = |code, text: &str| {
+        let answer = ran(code, text, "");
+        found_ids(&pbs(), &answer).map(|ids| ids.join(" "))
+    };
+    assert_eq!(
+        ids(0, "1.pbs\n 12[].pbs\n\n").as_deref(),
+        Some("1.pbs 12[].pbs")
+    );
+    assert_eq!(ids(0, "").as_deref(), Some(""));
+    for (code, text) in [(1, "1.pbs\n"), (0, "Welcome!\n1.pbs\n"), (0, "{\n}\n")] {
+        assert_eq!(ids(code, text), None, "{text}");
+    }
+    assert_eq!(found_ids(&pbs(), &answer!("qstat-running-plain")), None);
+    // Another job has vanished in between.
+    let jobs = r#"{"Jobs":{"1.pbs":{"Job_Name":"a","job_state":"R","Variable_List":{"PBS_O_WORKDIR":"/d"}}}}"#;
+    let answer = ran(153, jobs, "qstat: Unknown Job Id 2.pbs");
+    let look = |dir: &str| parse_lookup(&pbs(), &answer, &ours("a", dir));
+    assert_eq!(look("/d"), LookupOutcome::Found("1.pbs".into()));
+    assert!(matches!(look("/e"), LookupOutcome::Error(_)));
+}
+
+#[test]
+fn of_several_jobs_the_best_is_found() {
+    let job = |id: u32, name: &str, state: &str| {
+        format!(
+            r#""{id}.pbs":{{"Job_Name":"{name}","job_state":"{state}","Variable_List":{{"PBS_O_WORKDIR":"/d"}}}}"#
+        )
+    };
+    let find = |jobs: &[String]| {
+        let text = format!(r#"{{"Jobs":{{{}}}}}"#, jobs.join(","));
+        parse_lookup(&pbs(), &ran(0, &text, ""), &ours("a", "/d"))
+    };
+    let (renamed, ended) = (job(12, "b", "R"), job(11, "a", "F"));
+    let (older, newer) = (job(9, "a", "R"), job(10, "a", "Q"));
+    let all = [renamed, ended, older, newer];
+    for (count, id) in [(4, "10.pbs"), (3, "9.pbs"), (2, "11.pbs"), (1, "12.pbs")] {
+        let found = LookupOutcome::Found(id.into());
+        assert_eq!(find(&all[..count]), found, "{count}");
+    }
+}
+
+#[test]
 fn jobs_are_found_in_plain_text() {
     let plain = answer!("qstat-running-plain");
-    let look = |name: &str, dir: &str| parse_second_lookup(&plain, &ours(name, dir));
-    assert_eq!(
-        look("hq-alloc-1", "/data/user/run"),
-        LookupOutcome::Found("1.pbshost".into())
-    );
+    let look = |name: &str, dir: &str| parse_lookup(&pbs(), &plain, &ours(name, dir));
+    // A site may rename jobs, so the directory decides.
+    for name in ["hq-alloc-1", "hq-alloc-2"] {
+        assert_eq!(
+            look(name, "/data/user/run"),
+            LookupOutcome::Found("1.pbshost".into())
+        );
+    }
     for (name, dir) in [
         ("hq-alloc-1", "/data/user/ru"),
         ("hq-alloc-1", "/data/user"),
-        ("hq-alloc-2", "/data/user/run"),
     ] {
         assert_eq!(look(name, dir), LookupOutcome::Absent, "{name} {dir}");
     }
@@ -157,7 +217,7 @@ fn jobs_are_found_in_plain_text() {
         "qstat: cannot connect to server pbshost (errno=15010)",
     );
     assert!(matches!(
-        parse_second_lookup(&away, &ours("x", "/")),
+        parse_lookup(&pbs(), &away, &ours("x", "/")),
         LookupOutcome::Error(_)
     ));
 }
