@@ -89,6 +89,55 @@ pub struct TaskSlot {
     pub index: u32,
 }
 
+impl TaskSlot {
+    /// Returns the place of this task of a job.
+    #[must_use]
+    pub const fn of(self, job: JobId) -> TaskAt {
+        TaskAt { job, slot: self }
+    }
+}
+
+/// The place of a task among the tasks of all jobs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TaskAt {
+    /// The id of the job.
+    pub job: JobId,
+    /// The position within the job.
+    pub slot: TaskSlot,
+}
+
+impl TaskAt {
+    /// Returns the submit that the task belongs to.
+    #[must_use]
+    pub const fn submit(self) -> SubmitAt {
+        SubmitAt {
+            job: self.job,
+            number: self.slot.submit,
+        }
+    }
+}
+
+/// The place of a submit among the submits of all jobs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SubmitAt {
+    /// The id of the job.
+    pub job: JobId,
+    /// The number of the submit within the job.
+    pub number: u32,
+}
+
+impl SubmitAt {
+    /// Returns the task with this index.
+    #[must_use]
+    pub const fn task(self, index: u32) -> TaskAt {
+        let slot = TaskSlot {
+            submit: self.number,
+            index,
+        };
+        slot.of(self.job)
+    }
+}
+
 /// How the tasks of a submit differ.
 #[derive(Clone, Debug)]
 pub enum SubmitKind {

@@ -74,7 +74,9 @@ pub use triggers::RoundSize;
 use crate::bug;
 use crate::class::{Classes, QueueKey, VariantDemand};
 use crate::id::{JobId, WorkerId};
-use crate::job::{Job, Jobs, TaskSlot};
+#[cfg(any(test, feature = "testing"))]
+use crate::job::TaskSlot;
+use crate::job::{Job, Jobs, TaskAt};
 use crate::outcome::LostReason;
 use crate::scheduler::worker_plan::WorkerPlan;
 use crate::selector::{Selected, Selector};
@@ -331,8 +333,8 @@ impl ServerState {
 
     /// Returns the time of a task's next attempt, if the attempt is delayed.
     #[must_use]
-    pub fn next_attempt(&self, job: JobId, slot: TaskSlot) -> Option<Time> {
-        self.jobs.next_attempt(job, slot)
+    pub fn next_attempt(&self, at: TaskAt) -> Option<Time> {
+        self.jobs.next_attempt(at)
     }
 
     /// Returns the sums over all jobs as of the last [`ServerState::settle`].
@@ -533,16 +535,17 @@ impl ServerState {
     }
 
     /// Puts a waiting task into the ready queue. Held or blocked tasks follow later.
-    fn make_ready(&mut self, job: JobId, slot: TaskSlot) {
+    fn make_ready(&mut self, at: TaskAt) {
         // A held task follows when the last expected worker has returned or is lost.
-        if self.jobs.is_held(job, slot) {
+        if self.jobs.is_held(at) {
             return;
         }
+        let TaskAt { job, slot } = at;
         let found = self.jobs.get(job).filter(|job| !job.is_blocked(slot));
         let key = found.and_then(|job| Dispatcher::queue_key(job, slot));
         if let Some(key) = key {
-            self.dispatcher
-                .enqueue(key, job, slot.submit, slot.index..slot.index + 1);
+            let indices = slot.index..slot.index + 1;
+            self.dispatcher.enqueue(key, at.submit(), indices);
         }
     }
 
@@ -663,11 +666,12 @@ impl ServerState {
         use crate::task::Phase;
         let task = crate::id::TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
         // The order matters: most tasks have ended, and this runs for all tasks after every input.
+        let at = slot.of(job.id);
         let should_be_ready = phase == Phase::Waiting
             && !job.is_blocked(slot)
-            && !self.jobs.is_held(job.id, slot)
-            && self.is_free(job.id, slot)
-            && !self.jobs.is_delayed(job.id, slot);
+            && !self.jobs.is_held(at)
+            && self.is_free(at)
+            && !self.jobs.is_delayed(at);
         self.dispatcher.check_task(job, slot, should_be_ready);
         if phase.is_sent() || phase == Phase::Running {
             let record = job.record(slot).expect("handed out tasks have a record");

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::SubmitAt;
 use crate::id::{JobId, TaskId};
 
 /// The submissions that wait for other jobs, keyed by the awaited job.
@@ -17,14 +18,14 @@ pub(super) struct Followers {
 /// The submissions that wait for one job.
 #[derive(Clone, Debug, Default)]
 struct Followed {
-    submits: BTreeSet<(JobId, u32)>,
+    submits: BTreeSet<SubmitAt>,
     /// Whether some of them wait task by task.
     by_task: bool,
 }
 
 impl Followers {
     /// Makes a submission wait for a job.
-    pub(super) fn add(&mut self, job: JobId, follower: (JobId, u32), is_each: bool) {
+    pub(super) fn add(&mut self, job: JobId, follower: SubmitAt, is_each: bool) {
         let followed = self.by_job.entry(job).or_default();
         followed.submits.insert(follower);
         // If any submission waits for single tasks, each end is delivered to all followers.
@@ -32,7 +33,7 @@ impl Followers {
     }
 
     /// Returns the submissions that wait for a job.
-    pub(super) fn of(&self, job: JobId) -> Vec<(JobId, u32)> {
+    pub(super) fn of(&self, job: JobId) -> Vec<SubmitAt> {
         let followed = self.by_job.get(&job);
         followed.map_or_else(Vec::new, |followed| {
             followed.submits.iter().copied().collect()

@@ -10,7 +10,7 @@ use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use super::followers::Followers;
-use super::{Job, Submit, TaskSlot, Totals};
+use super::{Job, Submit, SubmitAt, TaskAt, TaskSlot, Totals};
 use crate::bug;
 use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
@@ -29,9 +29,9 @@ pub struct Jobs {
     /// The jobs that have changed since then.
     changed: BTreeSet<JobId>,
     /// The failed tasks that wait for their next attempt, by the earliest time of that attempt.
-    delayed: BTreeSet<(Time, JobId, TaskSlot)>,
+    delayed: BTreeSet<(Time, TaskAt)>,
     /// The same times, by task.
-    next_attempts: BTreeMap<(JobId, TaskSlot), Time>,
+    next_attempts: BTreeMap<TaskAt, Time>,
     followers: Followers,
     /// Set only after a restart: the jobs with tasks that may be on workers that have not
     /// reconnected, and the number of submits each had at the restart. No task of these submits is
@@ -60,9 +60,21 @@ impl Jobs {
         self.all.get_mut(&id)
     }
 
+    /// Returns a submit.
+    #[must_use]
+    pub fn submit(&self, at: SubmitAt) -> Option<&Submit> {
+        self.all.get(&at.job)?.submits.get(at.number as usize)
+    }
+
+    /// Returns a submit whose records outside the counters can be changed.
+    pub(crate) fn submit_mut(&mut self, at: SubmitAt) -> Option<&mut Submit> {
+        let job = self.all.get_mut(&at.job)?;
+        job.submits.get_mut(at.number as usize)
+    }
+
     /// Returns the phase of a task.
-    pub(crate) fn phase(&self, id: JobId, slot: TaskSlot) -> Option<Phase> {
-        self.all.get(&id)?.phase(slot)
+    pub(crate) fn phase(&self, at: TaskAt) -> Option<Phase> {
+        self.all.get(&at.job)?.phase(at.slot)
     }
 
     /// Returns the highest id ever assigned.
@@ -131,10 +143,11 @@ impl Jobs {
         self.all.insert(job.id, job);
     }
 
-    /// Adds waiting tasks to a job. Returns the number of the submit.
-    pub(crate) fn add_submit(&mut self, id: JobId, submit: Submit) -> Option<u32> {
+    /// Adds waiting tasks to a job. Returns the place of the submit.
+    pub(crate) fn add_submit(&mut self, id: JobId, submit: Submit) -> Option<SubmitAt> {
         self.changed.insert(id);
-        Some(self.all.get_mut(&id)?.add_submit(submit))
+        let number = self.all.get_mut(&id)?.add_submit(submit);
+        Some(SubmitAt { job: id, number })
     }
 
     /// Closes a job. Returns whether it was open, or `None` if the job is unknown.
@@ -159,23 +172,23 @@ impl Jobs {
     }
 
     /// Changes the phase of one task.
-    pub(crate) fn set_phase(&mut self, id: JobId, slot: TaskSlot, phase: Phase) {
-        let Some(job) = self.all.get_mut(&id) else {
-            bug!("job {id} is gone, but a task of it becomes {phase:?}");
+    pub(crate) fn set_phase(&mut self, at: TaskAt, phase: Phase) {
+        let Some(job) = self.all.get_mut(&at.job) else {
+            bug!("job {} is gone, but a task of it becomes {phase:?}", at.job);
             return;
         };
         // Users see no difference between waiting and queued, or between placed and running.
-        if job.set_phase(slot, phase) {
-            self.changed.insert(id);
+        if job.set_phase(at.slot, phase) {
+            self.changed.insert(at.job);
         }
     }
 
-    /// Ends one unfinished task at the time `at`.
-    pub(crate) fn end_one(&mut self, id: JobId, slot: TaskSlot, to: Phase, at: Timestamp) {
-        if let Some(job) = self.all.get_mut(&id) {
-            job.cut_short(slot, at);
+    /// Ends one unfinished task.
+    pub(crate) fn end_one(&mut self, at: TaskAt, to: Phase, now: Timestamp) {
+        if let Some(job) = self.all.get_mut(&at.job) {
+            job.cut_short(at.slot, now);
         }
-        self.set_phase(id, slot, to);
+        self.set_phase(at, to);
     }
 
     /// Ends every unfinished task of a job. Returns their ids.
@@ -195,17 +208,17 @@ impl Jobs {
     /// Ends the unfinished tasks in parts of a submit. Returns their ids.
     pub(crate) fn end_parts(
         &mut self,
-        (id, number): (JobId, u32),
+        at: SubmitAt,
         parts: &[Range<u32>],
         to: Phase,
-        at: Timestamp,
+        now: Timestamp,
     ) -> IdArray {
-        let Some(job) = self.all.get_mut(&id) else {
-            bug!("job {id} is gone, but tasks of its submit {number} become {to:?}");
+        let Some(job) = self.all.get_mut(&at.job) else {
+            bug!("{at:?} is gone, but tasks of it become {to:?}");
             return IdArray::default();
         };
-        self.changed.insert(id);
-        job.end_parts(number, parts, to, at)
+        self.changed.insert(at.job);
+        job.end_parts(at.number, parts, to, now)
     }
 
     /// Ends the unfinished tasks among `ids`, as in an earlier run. Skips unknown ids.
@@ -267,38 +280,35 @@ impl Jobs {
     }
 
     /// Delays the next attempt of a task.
-    pub(crate) fn delay(&mut self, until: Time, id: JobId, slot: TaskSlot) {
-        self.delayed.insert((until, id, slot));
-        if let Some(earlier) = self
-            .next_attempts
-            .insert((id, slot), until)
-            .filter(|earlier| *earlier != until)
-        {
-            self.delayed.remove(&(earlier, id, slot));
+    pub(crate) fn delay(&mut self, until: Time, at: TaskAt) {
+        self.delayed.insert((until, at));
+        let earlier = self.next_attempts.insert(at, until);
+        if let Some(earlier) = earlier.filter(|earlier| *earlier != until) {
+            self.delayed.remove(&(earlier, at));
         }
     }
 
     /// Returns whether the next attempt of a task is delayed.
-    pub(crate) fn is_delayed(&self, id: JobId, slot: TaskSlot) -> bool {
-        self.next_attempt(id, slot).is_some()
+    pub(crate) fn is_delayed(&self, at: TaskAt) -> bool {
+        self.next_attempts.contains_key(&at)
     }
 
     /// Returns the time of the next attempt of a task, if the attempt is delayed.
     #[must_use]
-    pub fn next_attempt(&self, id: JobId, slot: TaskSlot) -> Option<Time> {
-        self.next_attempts.get(&(id, slot)).copied()
+    pub fn next_attempt(&self, at: TaskAt) -> Option<Time> {
+        self.next_attempts.get(&at).copied()
     }
 
     /// Returns a task whose delay is over. The task may have ended meanwhile.
-    pub(crate) fn next_retry(&mut self, now: Time) -> Option<(JobId, TaskSlot)> {
-        let (time, id, slot) = self.delayed.first().copied()?;
+    pub(crate) fn next_retry(&mut self, now: Time) -> Option<TaskAt> {
+        let (time, at) = self.delayed.first().copied()?;
         // The entries are in the order of their times.
         if time > now {
             return None;
         }
         self.delayed.pop_first();
-        self.next_attempts.remove(&(id, slot));
-        Some((id, slot))
+        self.next_attempts.remove(&at);
+        Some(at)
     }
 
     /// Returns when the first delay of an attempt is over.
@@ -308,22 +318,20 @@ impl Jobs {
     }
 
     /// Makes a submit wait for the other jobs it depends on, unless they have completed.
-    pub(crate) fn follow(&mut self, id: JobId, number: u32) {
-        let submit = self.all.get(&id);
-        let submit = submit.and_then(|job| job.submits.get(number as usize));
+    pub(crate) fn follow(&mut self, at: SubmitAt) {
+        let submits = self.all.get(&at.job).map(|job| &job.submits);
+        let submit = submits.and_then(|submits| submits.get(at.number as usize));
         for condition in submit.into_iter().flat_map(|submit| &submit.after) {
             let awaited = self.all.get(&condition.job);
             // The caller immediately handles jobs that have completed or were forgotten.
             if awaited.is_some_and(|job| !job.is_completed()) {
-                let follower = (id, number);
-                self.followers
-                    .add(condition.job, follower, condition.is_each);
+                self.followers.add(condition.job, at, condition.is_each);
             }
         }
     }
 
     /// Returns the submits that wait for a job.
-    pub(crate) fn followers_of(&self, id: JobId) -> Vec<(JobId, u32)> {
+    pub(crate) fn followers_of(&self, id: JobId) -> Vec<SubmitAt> {
         self.followers.of(id)
     }
 
@@ -360,34 +368,34 @@ impl Jobs {
     }
 
     /// Returns whether the tasks of a submit are held, so that none may be dispatched or aborted.
-    pub(crate) fn is_submit_held(&self, id: JobId, number: u32) -> bool {
-        let submits = self.held.get(&id);
-        submits.is_some_and(|submits| number < *submits)
+    pub(crate) fn is_submit_held(&self, at: SubmitAt) -> bool {
+        let submits = self.held.get(&at.job);
+        submits.is_some_and(|submits| at.number < *submits)
     }
 
     /// Returns whether the submit of a task is held.
-    pub(crate) fn is_held(&self, id: JobId, slot: TaskSlot) -> bool {
-        self.is_submit_held(id, slot.submit)
+    pub(crate) fn is_held(&self, at: TaskAt) -> bool {
+        self.is_submit_held(at.submit())
     }
 
     /// Notes a new instance of a task. If the task is held, the instance is not sent until the task
     /// is released.
-    pub(crate) fn note_superseded(&mut self, id: JobId, slot: TaskSlot) {
+    pub(crate) fn note_superseded(&mut self, at: TaskAt) {
         self.totals.superseded += 1;
-        if self.is_held(id, slot) {
-            self.note_fresh(id, slot);
+        if self.is_held(at) {
+            self.note_fresh(at);
         }
     }
 
     /// Notes that the current instance of a held task has never been sent to a worker.
-    pub(crate) fn note_fresh(&mut self, id: JobId, slot: TaskSlot) {
-        self.fresh.entry(id).or_default().insert(slot);
+    pub(crate) fn note_fresh(&mut self, at: TaskAt) {
+        self.fresh.entry(at.job).or_default().insert(at.slot);
     }
 
     /// Returns all held tasks whose current instance has never been sent to a worker.
-    pub(crate) fn all_fresh(&self) -> Vec<(JobId, TaskSlot)> {
+    pub(crate) fn all_fresh(&self) -> Vec<TaskAt> {
         let of_jobs = self.fresh.iter();
-        let all = of_jobs.flat_map(|(id, slots)| slots.iter().map(|slot| (*id, *slot)));
+        let all = of_jobs.flat_map(|(id, slots)| slots.iter().map(|slot| slot.of(*id)));
         all.collect()
     }
 

@@ -12,7 +12,7 @@ use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
 use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{JobId, TaskId};
-use crate::job::{Job, JobState, Submit, TaskSlot};
+use crate::job::{Job, JobState, Submit, SubmitAt, TaskAt, TaskSlot};
 use crate::range::{IdArray, IdRange};
 use crate::task::{Phase, TaskState};
 use crate::template::After;
@@ -115,14 +115,15 @@ impl ServerState {
     }
 
     /// Queues the ready tasks of a new or restored submit, and aborts tasks that can never run.
-    pub(super) fn start_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
-        self.jobs.follow(id, number);
-        self.drop_doomed(ctx, id, number);
-        self.review(ctx, (id, number), None, true);
+    pub(super) fn start_submit(&mut self, ctx: &mut Ctx<'_>, at: SubmitAt) {
+        self.jobs.follow(at);
+        self.drop_doomed(ctx, at);
+        self.review(ctx, at, None, true);
     }
 
     /// Aborts tasks with failed dependencies in earlier submits.
-    fn drop_doomed(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32) {
+    fn drop_doomed(&mut self, ctx: &mut Ctx<'_>, at: SubmitAt) {
+        let SubmitAt { job: id, number } = at;
         let Some(job) = self.jobs.get(id) else {
             // The job was canceled and forgotten while it waited.
             return;
@@ -148,8 +149,8 @@ impl ServerState {
                 return;
             }
             for (job, task) in ends {
-                for (follower, number) in self.jobs.followers_of(job) {
-                    self.review(ctx, (follower, number), task, false);
+                for follower in self.jobs.followers_of(job) {
+                    self.review(ctx, follower, task, false);
                 }
                 // The record of a job's completion comes after the records of its tasks.
                 if task.is_none() && self.jobs.get(job).is_none_or(Job::is_completed) {
@@ -161,15 +162,10 @@ impl ServerState {
 
     /// Examines the waiting tasks of a submit, or only the task with the same id as a task that has
     /// ended. `is_start` says whether the submit is examined for the first time.
-    fn review(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        (id, number): (JobId, u32),
-        ended: Option<TaskId>,
-        is_start: bool,
-    ) {
+    fn review(&mut self, ctx: &mut Ctx<'_>, at: SubmitAt, ended: Option<TaskId>, is_start: bool) {
+        let SubmitAt { job: id, number } = at;
         // A held submit is examined when it is released.
-        if self.jobs.is_submit_held(id, number) {
+        if self.jobs.is_submit_held(at) {
             return;
         }
         let Some(job) = self.jobs.get(id) else {
@@ -191,7 +187,7 @@ impl ServerState {
         let whole = self.verdict_of_whole(submit);
         if let Verdict::Doomed(culprit) = whole {
             // No task of this submit was ever dispatched.
-            self.drop_submit(ctx, id, number, culprit);
+            self.drop_submit(ctx, at, culprit);
             return;
         }
         let is_free = whole == Verdict::Free;
@@ -208,17 +204,17 @@ impl ServerState {
                 is_start,
                 most_urgent: Reverse(priority),
             };
-            self.dispatcher.note_unqueued((id, number), rest);
+            self.dispatcher.note_unqueued(at, rest);
         } else if is_free {
-            let review = self.sort(job, (number, submit), part, is_start);
-            self.carry_out(ctx, (id, number), review);
+            let review = self.sort(at, submit, part, is_start);
+            self.carry_out(ctx, at, review);
         }
     }
 
     /// Queues the free tasks, and aborts the tasks that will never run.
-    fn carry_out(&mut self, ctx: &mut Ctx<'_>, at: (JobId, u32), review: Review) {
+    fn carry_out(&mut self, ctx: &mut Ctx<'_>, at: SubmitAt, review: Review) {
         for (key, from, to) in review.free {
-            self.dispatcher.enqueue(key, at.0, at.1, from..to);
+            self.dispatcher.enqueue(key, at, from..to);
         }
         if let Some(culprit) = review.culprit {
             self.drop_parts(ctx, at, review.doomed, culprit);
@@ -279,13 +275,7 @@ impl ServerState {
     }
 
     /// Decides about the waiting tasks in a part of a submit.
-    fn sort(
-        &self,
-        job: &Job,
-        (number, submit): (u32, &Submit),
-        part: Range<u32>,
-        is_start: bool,
-    ) -> Review {
+    fn sort(&self, at: SubmitAt, submit: &Submit, part: Range<u32>, is_start: bool) -> Review {
         let mut review = Review::default();
         for (from, to, phase) in submit.tasks.runs(part.start, part.end) {
             // Dispatched and ended tasks are not examined again.
@@ -297,14 +287,10 @@ impl ServerState {
                 // Tasks are decided in whole ranges. A million tasks of an array form only a few of
                 // these.
                 let end = index + self.alike(submit, index, to - index);
-                let slot = TaskSlot {
-                    submit: number,
-                    index,
-                };
                 // A delayed task has been ready before. Its timer releases it.
                 let record = submit.tasks.record(index);
                 let was_tried = record.is_some_and(|record| record.retry_count() > 0);
-                if !was_tried || is_start && !self.jobs.is_delayed(job.id, slot) {
+                if !was_tried || is_start && !self.jobs.is_delayed(at.task(index)) {
                     match self.verdict_of_task(submit, index) {
                         Verdict::Blocked => {}
                         Verdict::Free => review.release(submit, index, end),
@@ -363,9 +349,7 @@ impl ServerState {
         {
             let part = rest.next..rest.next.saturating_add(left);
             self.intern(at, part.clone());
-            let job = self.jobs.get(at.0);
-            let found = job.and_then(|job| Some((job, job.submits.get(at.1 as usize)?)));
-            let Some((job, submit)) = found else {
+            let Some(submit) = self.jobs.submit(at) else {
                 // The job was forgotten in the batch that recorded its submit.
                 continue;
             };
@@ -376,16 +360,17 @@ impl ServerState {
             }
             // A blocked submit is examined again when it is released.
             if self.verdict_of_whole(submit) == Verdict::Free {
-                let review = self.sort(job, (at.1, submit), part, rest.is_start);
+                let review = self.sort(at, submit, part, rest.is_start);
                 self.carry_out(ctx, at, review);
             }
         }
     }
 
     /// Aborts a submit that has never had a running task.
-    fn drop_submit(&mut self, ctx: &mut Ctx<'_>, id: JobId, number: u32, culprit: JobId) {
+    fn drop_submit(&mut self, ctx: &mut Ctx<'_>, at: SubmitAt, culprit: JobId) {
+        let id = at.job;
         let whole = 0..u32::MAX;
-        let ids = self.end_parts(ctx, (id, number), std::slice::from_ref(&whole));
+        let ids = self.end_parts(ctx, at, std::slice::from_ref(&whole));
         if ids.is_empty() {
             // The tasks have been canceled before.
             return;
@@ -397,17 +382,10 @@ impl ServerState {
 
     /// Aborts the unfinished tasks in parts of a submit, but not their dependents. Returns the task
     /// ids.
-    fn end_parts(
-        &mut self,
-        ctx: &Ctx<'_>,
-        (id, number): (JobId, u32),
-        parts: &[Range<u32>],
-    ) -> IdArray {
-        let ids = self
-            .jobs
-            .end_parts((id, number), parts, Phase::Aborted, ctx.now.wall);
+    fn end_parts(&mut self, ctx: &Ctx<'_>, at: SubmitAt, parts: &[Range<u32>]) -> IdArray {
+        let ids = self.jobs.end_parts(at, parts, Phase::Aborted, ctx.now.wall);
         for range in ids.ranges() {
-            self.audience.note_ended(id, *range);
+            self.audience.note_ended(at.job, *range);
         }
         ids
     }
@@ -416,25 +394,21 @@ impl ServerState {
     fn drop_parts(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (id, number): (JobId, u32),
+        at: SubmitAt,
         parts: Vec<Range<u32>>,
         culprit: JobId,
     ) {
+        let SubmitAt { job: id, number } = at;
         let has_dependents = |job: &Job| job.has_dependents(number);
         let ids = if self.jobs.get(id).is_some_and(has_dependents) {
             let slots = parts.into_iter().flatten();
-            let mut slots: Vec<TaskSlot> = slots
-                .map(|index| TaskSlot {
-                    submit: number,
-                    index,
-                })
-                .collect();
+            let mut slots: Vec<TaskSlot> = slots.map(|index| at.task(index).slot).collect();
             let job = self.jobs.get(id);
             slots.extend(job.map_or_else(Vec::new, |job| job.descendants_of_all(&slots)));
             let dropped = self.abort_waiting(id, slots);
             sorted_ids(id, dropped)
         } else {
-            let ids = self.end_parts(ctx, (id, number), &parts);
+            let ids = self.end_parts(ctx, at, &parts);
             if ids.len() <= NOTED_MAX {
                 for task in ids.iter() {
                     self.jobs.note_end(id, Some(TaskId(task)));
@@ -467,11 +441,12 @@ impl ServerState {
     pub(super) fn abort_waiting(&mut self, id: JobId, slots: Vec<TaskSlot>) -> Vec<u32> {
         let mut aborted = Vec::new();
         for slot in slots {
+            let at = slot.of(id);
             // Two failed tasks may share dependents, which are aborted with the first.
-            if self.jobs.phase(id, slot) != Some(Phase::Waiting) {
+            if self.jobs.phase(at) != Some(Phase::Waiting) {
                 continue;
             }
-            self.jobs.set_phase(id, slot, Phase::Aborted);
+            self.jobs.set_phase(at, Phase::Aborted);
             let job = self.jobs.get(id);
             let Some(task) = job.and_then(|job| job.task_id(slot)) else {
                 bug!("job {id} has no task at {slot:?}, but it is given up");
@@ -495,11 +470,11 @@ impl ServerState {
     }
 
     /// Returns whether a waiting task is blocked neither by tasks nor by jobs.
-    pub(super) fn is_free(&self, id: JobId, slot: TaskSlot) -> bool {
-        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+    pub(super) fn is_free(&self, at: TaskAt) -> bool {
+        let submit = self.jobs.submit(at.submit());
         submit.is_some_and(|submit| {
             self.verdict_of_whole(submit) == Verdict::Free
-                && self.verdict_of_task(submit, slot.index) == Verdict::Free
+                && self.verdict_of_task(submit, at.slot.index) == Verdict::Free
         })
     }
 

@@ -19,7 +19,7 @@ use crate::ask::{Ask, Factors, Failed, Offered, ask, grow, had_most, is_predicte
 use crate::class::{ClassId, QueueKey};
 use crate::growth::{Grant, GrowSpec, Scale, memory, min_time};
 use crate::id::{InstanceId, JobId, TaskId, WorkerId};
-use crate::job::{Asks, Learned, SharedTemplate, Submit, SubmitKind, TaskSlot};
+use crate::job::{Asks, Learned, SharedTemplate, SubmitAt, SubmitKind, TaskAt, TaskSlot};
 use crate::outcome::Outcome;
 use crate::sizing::{FirstMemory, RETRIES, TASKS_MIN, coarse, memory_amount};
 use crate::template::TaskTemplate;
@@ -41,13 +41,13 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// have changed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learning {
-    submits: BTreeSet<(JobId, u32)>,
+    submits: BTreeSet<SubmitAt>,
     /// The time of the next pass. `None` if the offers have not changed.
     due: Option<Time>,
     /// The earliest time at which the next pass begins.
     not_before: Time,
     /// The submit at which the current pass continues.
-    next: Option<(JobId, u32)>,
+    next: Option<SubmitAt>,
 }
 
 impl Learning {
@@ -68,8 +68,8 @@ impl Learning {
 /// The requests of the tasks of a submit.
 impl ServerState {
     /// Starts learning from the tasks of a submit.
-    pub(super) fn begin_learning(&mut self, now: Time, id: JobId, number: u32) {
-        let Some(submit) = self.submit_at((id, number)) else {
+    pub(super) fn begin_learning(&mut self, now: Time, at: SubmitAt) {
+        let Some(submit) = self.jobs.submit(at) else {
             return;
         };
         let SubmitKind::Array { template, .. } = &submit.kind else {
@@ -83,12 +83,12 @@ impl ServerState {
         if !learns {
             return;
         }
-        if let Some(asks) = self.asks_mut((id, number)) {
+        if let Some(asks) = self.asks_mut(at) {
             asks.learned = Some(Box::new(Learned::new(template)));
         }
-        self.learning.submits.insert((id, number));
+        self.learning.submits.insert(at);
         if is_sized {
-            self.look_at(now, (id, number));
+            self.look_at(now, at);
         }
     }
 
@@ -103,7 +103,7 @@ impl ServerState {
         }
         job.learn_again();
         for number in 0..u32::try_from(job.submits.len()).unwrap_or(u32::MAX) {
-            self.look_at(now, (id, number));
+            self.look_at(now, SubmitAt { job: id, number });
         }
     }
 
@@ -114,15 +114,15 @@ impl ServerState {
         };
         job.forget_learned();
         for (_, number) in job.submits.iter().zip(0..) {
-            self.learning.submits.remove(&(id, number));
+            self.learning.submits.remove(&SubmitAt { job: id, number });
         }
     }
 
     /// Computes the requests of the undispatched tasks of a submit, and moves tasks whose request
     /// has changed to the queue of the new request. Returns the cost; see [`LOOKED_MAX`].
-    pub(super) fn look_at(&mut self, now: Time, at: (JobId, u32)) -> usize {
+    pub(super) fn look_at(&mut self, now: Time, at: SubmitAt) -> usize {
         let mut cost = 1;
-        let submit = self.submit_at(at);
+        let submit = self.jobs.submit(at);
         let Some(asked) = submit.and_then(|submit| submit.asked_template(0)) else {
             return cost;
         };
@@ -146,7 +146,7 @@ impl ServerState {
     fn learn_at(
         &mut self,
         now: Time,
-        (id, number): (JobId, u32),
+        at: SubmitAt,
         asked: &SharedTemplate,
     ) -> Option<Vec<Factors>> {
         let (class, classes) = (asked.class, self.dispatcher.classes());
@@ -160,7 +160,11 @@ impl ServerState {
             }),
             lifetime_min: self.offers.lifetime_min(now, &self.workers),
         };
-        let submit = self.jobs.get_mut(id)?.submits.get_mut(number as usize)?;
+        let submit = self
+            .jobs
+            .get_mut(at.job)?
+            .submits
+            .get_mut(at.number as usize)?;
         let own = submit.asks.learned.as_mut()?;
         own.ask = learned(&asked.task, &own.needs, offered, own.ask);
         own.note_looked_at();
@@ -173,11 +177,11 @@ impl ServerState {
     fn asking(
         &mut self,
         now: Time,
-        at: (JobId, u32),
+        at: SubmitAt,
         (asked, own): (&Arc<SharedTemplate>, Factors),
         most: Option<Duration>,
     ) -> Arc<SharedTemplate> {
-        let asks = self.submit_at(at).map(|submit| &submit.asks);
+        let asks = self.jobs.submit(at).map(|submit| &submit.asks);
         let learned = asks.and_then(|asks| asks.learned.as_ref());
         let learned = learned.map(|learned| learned.ask).unwrap_or_default();
         let mut lifetime = None;
@@ -193,15 +197,9 @@ impl ServerState {
     }
 
     /// Returns a template with this request, and creates it if there is none.
-    fn make(
-        &mut self,
-        at: (JobId, u32),
-        asked: &Arc<SharedTemplate>,
-        ask: Ask,
-    ) -> Arc<SharedTemplate> {
-        let known = self
-            .submit_at(at)
-            .and_then(|submit| submit.asks.made(asked, ask));
+    fn make(&mut self, at: SubmitAt, asked: &Arc<SharedTemplate>, ask: Ask) -> Arc<SharedTemplate> {
+        let submit = self.jobs.submit(at);
+        let known = submit.and_then(|submit| submit.asks.made(asked, ask));
         known.unwrap_or_else(|| {
             let task = Arc::new(ask.task(&asked.task));
             let made = Arc::new(SharedTemplate {
@@ -221,15 +219,16 @@ impl ServerState {
     /// long, the tasks keep their request until the next pass. Returns the number of pieces.
     fn move_queue(
         &mut self,
-        (id, number): (JobId, u32),
+        at: SubmitAt,
         had: &SharedTemplate,
         (own, template): (Factors, Arc<SharedTemplate>),
     ) -> usize {
+        let SubmitAt { job: id, number } = at;
         let from = QueueKey::new(had.task.priority, had.class);
-        let Some(ready) = self.dispatcher.take_submit(from, id, number) else {
+        let Some(ready) = self.dispatcher.take_submit(from, at) else {
             return 0;
         };
-        if let Some(asks) = self.asks_mut((id, number))
+        if let Some(asks) = self.asks_mut(at)
             && let Some(learned) = &mut asks.learned
         {
             learned.set(own, template);
@@ -250,30 +249,25 @@ impl ServerState {
         }
         let pieces = moved.len();
         for (key, indices) in moved {
-            self.dispatcher.enqueue(key, id, number, indices);
+            self.dispatcher.enqueue(key, at, indices);
         }
         // A plan for multi-node tasks may have relied on these tasks.
         self.dispatcher.note_plans_changed();
         pieces
     }
 
-    fn submit_at(&self, (id, number): (JobId, u32)) -> Option<&Submit> {
-        self.jobs.get(id)?.submit(first_of(number))
-    }
-
-    fn asks_mut(&mut self, (id, number): (JobId, u32)) -> Option<&mut Asks> {
-        let submit = self.jobs.get_mut(id)?.submits.get_mut(number as usize)?;
-        Some(&mut submit.asks)
+    fn asks_mut(&mut self, at: SubmitAt) -> Option<&mut Asks> {
+        Some(&mut self.jobs.submit_mut(at)?.asks)
     }
 
     /// Returns the current template of tasks with these factors.
     fn template_at(
         &self,
-        at: (JobId, u32),
+        at: SubmitAt,
         asked: &Arc<SharedTemplate>,
         own: Factors,
     ) -> Option<Arc<SharedTemplate>> {
-        let asks = &self.submit_at(at)?.asks;
+        let asks = &self.jobs.submit(at)?.asks;
         let special = asks.special((asked.id, &asked.task), own);
         Some(Arc::clone(special.unwrap_or(asked)))
     }
@@ -288,13 +282,13 @@ impl ServerState {
     pub(super) fn note_cut_off(
         &mut self,
         now: Option<Time>,
-        (id, slot): (JobId, TaskSlot),
+        at: TaskAt,
         from: InstanceId,
         (worker, run): (WorkerId, Duration),
     ) {
-        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
+        let submit = self.jobs.submit(at.submit());
         let submit = submit.filter(|submit| submit.asks.learned.is_some());
-        let asked = submit.and_then(|submit| submit.asked_template(slot.index));
+        let asked = submit.and_then(|submit| submit.asked_template(at.slot.index));
         let (Some(submit), Some(asked)) = (submit, asked) else {
             return;
         };
@@ -302,14 +296,14 @@ impl ServerState {
         let limit = worker.and_then(|worker| worker.config.time_limit);
         // If the server was away, it learned late that the worker had ended.
         let run = limit.map_or(run, |limit| run.min(limit));
-        let before = submit.asks.own_at(slot.index, from);
+        let before = submit.asks.own_at(at.slot.index, from);
         let own = Factors {
             wanted: coarse(run.saturating_mul(2)),
             ..before
         };
         if own.wanted > before.wanted && is_predicted(&asked.task) {
             // If no worker is left, the next one most likely has the same lifetime.
-            self.set_own(now, (id, slot), (from, own), Some(usable(limit)));
+            self.set_own(now, at, (from, own), Some(usable(limit)));
         }
     }
 
@@ -318,10 +312,11 @@ impl ServerState {
     pub(super) fn grow(
         &mut self,
         now: Time,
-        (id, slot): (JobId, TaskSlot),
+        at: TaskAt,
         had: Option<ClassId>,
         outcome: &Outcome,
     ) -> Option<Grant> {
+        let TaskAt { job: id, slot } = at;
         // Other failures cannot be avoided with more resources.
         if !matches!(outcome, Outcome::OutOfMemory(_) | Outcome::TimeLimit) {
             return None;
@@ -350,7 +345,7 @@ impl ServerState {
         if scale == before {
             return None;
         }
-        let task = self.set_scale(Some(now), (id, slot), (next, scale))?;
+        let task = self.set_scale(Some(now), at, (next, scale))?;
         Some(Grant {
             scale,
             memory: memory(&task.requests),
@@ -363,11 +358,11 @@ impl ServerState {
     pub(super) fn is_too_large(
         &mut self,
         now: Time,
-        (id, slot): (JobId, TaskSlot),
+        at: TaskAt,
         (had, outcome): (ClassId, &Outcome),
     ) -> bool {
-        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
-        let asked = submit.and_then(|submit| submit.asked_template(slot.index));
+        let submit = self.jobs.submit(at.submit());
+        let asked = submit.and_then(|submit| submit.asked_template(at.slot.index));
         let is_usual = asked.is_some_and(|asked| {
             // A client that is older than this field sends the default number if the user gave
             // none.
@@ -397,7 +392,7 @@ impl ServerState {
     ) -> Result<(), RestoreError> {
         let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
-        let set = self.set_scale(None, (id, slot), grown);
+        let set = self.set_scale(None, slot.of(id), grown);
         set.map(|_| ()).ok_or(RestoreError::NoTask(id, task))
     }
 
@@ -406,17 +401,17 @@ impl ServerState {
     fn set_scale(
         &mut self,
         now: Option<Time>,
-        (id, slot): (JobId, TaskSlot),
+        at: TaskAt,
         (from, scale): (InstanceId, Scale),
     ) -> Option<Arc<TaskTemplate>> {
-        let submit = self.jobs.get(id)?.submit(slot)?;
-        let asked = submit.asked_template(slot.index)?;
+        let submit = self.jobs.submit(at.submit())?;
+        let asked = submit.asked_template(at.slot.index)?;
         // Attempts are displayed with this template.
         let grown = Ask::grown(&asked.task, scale);
-        let grown = self.make((id, slot.submit), &asked, grown);
+        let grown = self.make(at.submit(), &asked, grown);
         // With a different request, the task may no longer be cut off.
         let wanted = Duration::ZERO;
-        self.set_own(now, (id, slot), (from, Factors { scale, wanted }), None);
+        self.set_own(now, at, (from, Factors { scale, wanted }), None);
         Some(Arc::clone(&grown.task))
     }
 
@@ -425,18 +420,18 @@ impl ServerState {
     fn set_own(
         &mut self,
         now: Option<Time>,
-        (id, slot): (JobId, TaskSlot),
+        at: TaskAt,
         (from, own): (InstanceId, Factors),
         most: Option<Duration>,
     ) {
-        let at = (id, slot.submit);
-        let submit = self.jobs.get(id).and_then(|job| job.submit(slot));
-        let asked = submit.and_then(|submit| submit.asked_template(slot.index));
+        let (at, index) = (at.submit(), at.slot.index);
+        let submit = self.jobs.submit(at);
+        let asked = submit.and_then(|submit| submit.asked_template(index));
         let Some(asked) = asked else {
             return;
         };
         let asks = self.asks_mut(at);
-        let is_new = asks.is_some_and(|asks| asks.set_own(&asked, (slot.index, from), own));
+        let is_new = asks.is_some_and(|asks| asks.set_own(&asked, (index, from), own));
         // Restored tasks are examined after all of them have been restored.
         if let Some(now) = now.filter(|_| is_new) {
             let template = self.asking(now, at, (&asked, own), most);
@@ -477,9 +472,4 @@ impl ServerState {
             }
         }
     }
-}
-
-/// Returns the slot of the first task of a submit.
-const fn first_of(submit: u32) -> TaskSlot {
-    TaskSlot { submit, index: 0 }
 }

@@ -186,6 +186,7 @@ impl ServerState {
                 continue;
             };
             let had_nodes = self.release_gang(ctx, task);
+            let at = assigned.slot.of(task.job);
             match self.holds(id, task.job, &assigned) {
                 Some(Phase::Running) => {
                     // The task ran and left no trace, so the next attempt must have another
@@ -194,11 +195,11 @@ impl ServerState {
                     if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
                         record.supersede();
                     }
-                    self.note_requeued(ctx, task.job, assigned.slot, None);
-                    self.requeue(ctx, task.job, assigned.slot);
+                    self.note_requeued(ctx, at, None);
+                    self.requeue(ctx, at);
                 }
                 Some(_) => {
-                    self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes);
+                    self.requeue_unstarted(ctx, at, had_nodes);
                 }
                 None => {}
             }

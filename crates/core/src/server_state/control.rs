@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::after::{persist_dropped, sorted_ids};
 use super::{ChangeKind, Ctx, Freed, JobResult, ServerState, StopResult, WorkerCommand};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{JobState, TaskSlot};
+use crate::job::{JobState, TaskAt, TaskSlot};
 use crate::range::{IdArray, IdRange};
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
@@ -103,12 +103,12 @@ impl ServerState {
         let (mut canceled, mut slots, mut over) = (Vec::new(), Vec::new(), 0);
         let mut killed = BTreeMap::<WorkerId, Vec<(TaskKey, InstanceId)>>::new();
         for (task, slot) in &found {
-            let key = TaskKey::new(id, *task);
-            match self.jobs.phase(id, *slot) {
+            let (key, at) = (TaskKey::new(id, *task), slot.of(id));
+            match self.jobs.phase(at) {
                 Some(Phase::Running) if keep_running => continue,
-                Some(Phase::Waiting) => self.leave_queue(id, *slot),
+                Some(Phase::Waiting) => self.leave_queue(at),
                 Some(Phase::Queued | Phase::Placed | Phase::Running) => {
-                    let holder = self.holder(id, *slot);
+                    let holder = self.holder(at);
                     if let Some((worker, instance)) = holder {
                         killed.entry(worker).or_default().push((key, instance));
                     }
@@ -118,7 +118,7 @@ impl ServerState {
                     continue;
                 }
             }
-            self.jobs.end_one(id, *slot, Phase::Canceled, ctx.now.wall);
+            self.jobs.end_one(at, Phase::Canceled, ctx.now.wall);
             self.audience.note_ended(id, IdRange::single(task.0));
             self.jobs.note_end(id, Some(*task));
             canceled.push(task.0);
@@ -160,18 +160,19 @@ impl ServerState {
         let dependents = job.map_or_else(Vec::new, |job| job.descendants_of_all(slots));
         let mut sent = Vec::new();
         for slot in &dependents {
-            if !self.jobs.phase(id, *slot).is_some_and(Phase::is_sent) {
+            let at = slot.of(id);
+            if !self.jobs.phase(at).is_some_and(Phase::is_sent) {
                 continue;
             }
             let task = self.jobs.get(id).and_then(|job| job.task_id(*slot));
-            let holder = self.holder(id, *slot);
+            let holder = self.holder(at);
             sent.extend(
                 holder
                     .zip(task)
                     .map(|((worker, instance), task)| (worker, (TaskKey::new(id, task), instance))),
             );
             // That instance is void, so the task waits like the other dependents.
-            self.jobs.set_phase(id, *slot, Phase::Waiting);
+            self.jobs.set_phase(at, Phase::Waiting);
         }
         let aborted = self.abort_waiting(id, dependents);
         if !aborted.is_empty() {
@@ -185,16 +186,16 @@ impl ServerState {
     }
 
     /// Removes a waiting task from the ready queue, unless the task is held back.
-    fn leave_queue(&mut self, id: JobId, slot: TaskSlot) {
-        let job = self.jobs.get(id);
-        if let Some(key) = job.and_then(|job| super::Dispatcher::queue_key(job, slot)) {
-            self.dispatcher.remove(key, id, slot);
+    fn leave_queue(&mut self, at: TaskAt) {
+        let job = self.jobs.get(at.job);
+        if let Some(key) = job.and_then(|job| super::Dispatcher::queue_key(job, at.slot)) {
+            self.dispatcher.remove(key, at);
         }
     }
 
     /// Returns the connected worker with the current instance of a task, and the instance.
-    fn holder(&self, id: JobId, slot: TaskSlot) -> Option<(WorkerId, InstanceId)> {
-        let record = self.jobs.get(id)?.record(slot)?;
+    fn holder(&self, at: TaskAt) -> Option<(WorkerId, InstanceId)> {
+        let record = self.jobs.get(at.job)?.record(at.slot)?;
         let worker = self.workers.get(record.worker())?;
         Some((worker.id, record.instance()))
     }

@@ -21,7 +21,7 @@ use super::triggers::{ROUND_TASKS_MAX, RoundSize, RoundTriggers};
 use crate::bug;
 use crate::class::{Class, ClassId, Classes, Offer, QueueKey};
 use crate::id::{JobId, WorkerId};
-use crate::job::{Job, TaskSlot};
+use crate::job::{Job, SubmitAt, TaskAt, TaskSlot};
 use crate::range::IndexSet;
 use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
@@ -48,7 +48,7 @@ pub(super) struct Dispatcher {
     reservations: Reservations,
     retraction: Retraction,
     /// The submits with tasks that have not been examined yet.
-    unqueued: BTreeMap<(JobId, u32), Unqueued>,
+    unqueued: BTreeMap<SubmitAt, Unqueued>,
     /// The jobs with ended tasks in the ready queue.
     leaving: BTreeMap<JobId, Leaving>,
     /// The number of tasks that may still leave the ready queue in this batch.
@@ -136,10 +136,9 @@ impl Dispatcher {
     }
 
     /// Puts tasks into the ready queue.
-    pub(super) fn enqueue(&mut self, key: QueueKey, job: JobId, submit: u32, indices: Range<u32>) {
-        let is_first = self
-            .ready
-            .insert(key, job, submit, indices.start, indices.end);
+    pub(super) fn enqueue(&mut self, key: QueueKey, at: SubmitAt, indices: Range<u32>) {
+        let Range { start, end } = indices;
+        let is_first = self.ready.insert(key, at.job, at.number, start, end);
         let class = self.classes.get(key.class);
         // The number of nodes shows which of very many queues could start a task.
         if let Some(n_nodes) = class.and_then(|class| class.nodes_min()) {
@@ -161,23 +160,20 @@ impl Dispatcher {
 
     /// Takes all tasks of a submit out of a queue in order to move them. Returns `None` if there
     /// are too many ranges or the submit has ended.
-    pub(super) fn take_submit(
-        &mut self,
-        key: QueueKey,
-        job: JobId,
-        submit: u32,
-    ) -> Option<IndexSet> {
+    pub(super) fn take_submit(&mut self, key: QueueKey, at: SubmitAt) -> Option<IndexSet> {
         // Tasks that leave in portions are searched for queue by queue.
-        if self.is_leaving(job, submit) {
+        if self.is_leaving(at) {
             return None;
         }
-        self.ready.remove_submit(key, job, submit, MOVED_RANGES_MAX)
+        self.ready
+            .remove_submit(key, at.job, at.number, MOVED_RANGES_MAX)
     }
 
     /// Removes a task that ended before its dispatch.
-    pub(super) fn remove(&mut self, key: QueueKey, job: JobId, slot: TaskSlot) {
+    pub(super) fn remove(&mut self, key: QueueKey, at: TaskAt) {
         // The task is not in the queue while another task, another job or a delay holds it back.
-        self.ready.remove(key, job, slot.submit, slot.index);
+        self.ready
+            .remove(key, at.job, at.slot.submit, at.slot.index);
     }
 
     /// Removes the tasks of the first `submits` submits of a job, which have ended, from the ready
@@ -185,10 +181,7 @@ impl Dispatcher {
     pub(super) fn leave_queue(&mut self, job: JobId, submits: u32) {
         // Unqueued tasks must be dropped first. Otherwise they would enter the queue after the
         // leaving ones were removed.
-        while let Some((at, _)) = self.unqueued.range((job, 0)..=(job, u32::MAX)).next() {
-            let at = *at;
-            self.unqueued.remove(&at);
-        }
+        self.unqueued.retain(|at, _| at.job != job);
         let leaving = Leaving {
             submits,
             done_to: None,
@@ -222,7 +215,7 @@ impl Dispatcher {
     }
 
     /// Notes that a submit must be queued in portions.
-    pub(super) fn note_unqueued(&mut self, at: (JobId, u32), rest: Unqueued) {
+    pub(super) fn note_unqueued(&mut self, at: SubmitAt, rest: Unqueued) {
         // A pass in progress continues where it is, unless the submit was blocked until now.
         let known = self.unqueued.entry(at).or_insert(rest);
         if known.most_urgent != rest.most_urgent {
@@ -231,7 +224,7 @@ impl Dispatcher {
     }
 
     /// Takes a submit with tasks that have not been examined yet.
-    pub(super) fn take_unqueued(&mut self) -> Option<((JobId, u32), Unqueued)> {
+    pub(super) fn take_unqueued(&mut self) -> Option<(SubmitAt, Unqueued)> {
         self.unqueued.pop_first()
     }
 
@@ -243,9 +236,9 @@ impl Dispatcher {
     }
 
     /// Returns whether an ended task of this submit may be in the ready queue.
-    fn is_leaving(&self, id: JobId, submit: u32) -> bool {
-        let leaving = self.leaving.get(&id);
-        leaving.is_some_and(|leaving| submit < leaving.submits)
+    fn is_leaving(&self, at: SubmitAt) -> bool {
+        let leaving = self.leaving.get(&at.job);
+        leaving.is_some_and(|leaving| at.number < leaving.submits)
     }
 
     /// Removes a portion of the ended tasks from the ready queue.
@@ -470,9 +463,9 @@ impl Dispatcher {
         let is_ready = Self::queue_key(job, slot)
             .is_some_and(|key| self.ready.contains(key, job.id, slot.submit, slot.index));
         let is_late = if is_ready {
-            self.is_leaving(job.id, slot.submit)
+            self.is_leaving(slot.of(job.id).submit())
         } else {
-            let rest = self.unqueued.get(&(job.id, slot.submit));
+            let rest = self.unqueued.get(&slot.of(job.id).submit());
             rest.is_some_and(|rest| slot.index >= rest.next)
         };
         assert!(

@@ -12,7 +12,7 @@ use super::dispatcher::Dispatcher;
 use super::{ChangeKind, Ctx, ServerState};
 use crate::bug;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
-use crate::job::TaskSlot;
+use crate::job::SubmitAt;
 use crate::task::Phase;
 use crate::worker::Assigned;
 
@@ -30,7 +30,7 @@ impl ServerState {
             for number in 0..submits {
                 // From now on, the completions of other jobs are recorded. They are handled when
                 // this job is released.
-                self.jobs.follow(id, number);
+                self.jobs.follow(SubmitAt { job: id, number });
             }
             self.jobs.hold(id, submits);
         }
@@ -39,14 +39,15 @@ impl ServerState {
     fn let_go(&mut self, ctx: &mut Ctx<'_>, id: JobId, submits: u32) {
         let fresh = self.jobs.take_fresh(id);
         if self.workers.has_unheard() {
-            for submit in 0..submits {
-                let is_fresh = |index| fresh.contains(&TaskSlot { submit, index });
-                self.supersede_waiting(ctx, (id, submit), is_fresh);
+            for number in 0..submits {
+                let at = SubmitAt { job: id, number };
+                let is_fresh = |index| fresh.contains(&at.task(index).slot);
+                self.supersede_waiting(ctx, at, is_fresh);
             }
         }
         self.supersede_unseen(ctx, id);
         for number in 0..submits {
-            self.start_submit(ctx, id, number);
+            self.start_submit(ctx, SubmitAt { job: id, number });
         }
     }
 
@@ -55,11 +56,10 @@ impl ServerState {
     fn supersede_waiting(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (id, number): (JobId, u32),
+        at: SubmitAt,
         is_fresh: impl Fn(u32) -> bool,
     ) {
-        let job = self.jobs.get_mut(id);
-        let submit = job.and_then(|job| job.submits.get_mut(number as usize));
+        let submit = self.jobs.submit_mut(at);
         let Some(tasks) = submit.map(|submit| &mut submit.tasks) else {
             // The job was forgotten while it was held.
             return;
@@ -70,16 +70,12 @@ impl ServerState {
         }
         let (first, own) = tasks.supersede_waiting(is_fresh);
         ctx.persist(ChangeKind::WaitingSuperseded {
-            job: id,
-            number,
+            job: at.job,
+            number: at.number,
             first,
         });
         for index in own {
-            let slot = TaskSlot {
-                submit: number,
-                index,
-            };
-            self.note_requeued(ctx, id, slot, None);
+            self.note_requeued(ctx, at.task(index), None);
         }
     }
 
@@ -133,7 +129,7 @@ impl ServerState {
             .jobs
             .get(task.job)
             .and_then(|job| job.find(task.task))
-            .filter(|slot| self.jobs.is_held(task.job, *slot));
+            .filter(|slot| self.jobs.is_held(slot.of(task.job)));
         let (Some(slot), Some(job)) = (slot, self.jobs.get_mut(task.job)) else {
             // The task was forgotten or never stored, so the worker is ordered to end it.
             return;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::{ChangeKind, Ctx, Effect, ServerState};
 use crate::bug;
 use crate::id::{JobId, TaskKey, WorkerId};
-use crate::job::TaskSlot;
+use crate::job::TaskAt;
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::retry::RetrySpec;
 use crate::task::{Phase, TaskEnd, TaskRecord};
@@ -105,6 +105,7 @@ impl ServerState {
         (reason, is_crash): (LostReason, bool),
     ) {
         let (id, slot) = (task.job, assigned.slot);
+        let at = slot.of(id);
         let Some(job) = self.jobs.get(id) else {
             bug!("job {id} is gone, but a lost worker had a task of it");
             return;
@@ -118,24 +119,25 @@ impl ServerState {
             // The user permits at most one start, and no start was reported.
             if !is_crash || !is_suspect || limit == CrashLimit::NeverRestart {
                 // The task may still run there, so the next start gets another instance number.
-                self.requeue_unstarted(ctx, id, slot, true);
+                self.requeue_unstarted(ctx, at, true);
                 return;
             }
             let record = job.record(slot);
-            let at = record.and_then(TaskRecord::started);
-            self.note_start(ctx, worker, task, assigned, at.unwrap_or(ctx.now.wall));
-            self.jobs.set_phase(id, slot, Phase::Running);
+            let started = record.and_then(TaskRecord::started);
+            self.note_start(ctx, worker, task, assigned, started.unwrap_or(ctx.now.wall));
+            self.jobs.set_phase(at, Phase::Running);
         }
-        self.on_started_task_lost(ctx, (id, slot), limit, (reason, is_crash));
+        self.on_started_task_lost(ctx, at, limit, (reason, is_crash));
     }
 
     fn on_started_task_lost(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (id, slot): (JobId, TaskSlot),
+        at: TaskAt,
         limit: CrashLimit,
         (reason, is_crash): (LostReason, bool),
     ) {
+        let TaskAt { job: id, slot } = at;
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone, but a task of it ran on a lost worker");
             return;
@@ -174,22 +176,22 @@ impl ServerState {
                 let end = lost_end(text.into());
                 // According to the crash limit, the task has failed. Whether this is final depends
                 // on its retries.
-                if self.may_retry(id, slot, RetrySpec::allows_loss) {
-                    self.retry(ctx, id, (slot, None), end);
+                if self.may_retry(at, RetrySpec::allows_loss) {
+                    self.retry(ctx, at, None, end);
                 } else {
-                    self.end_task(ctx, id, slot, &end);
+                    self.end_task(ctx, at, &end);
                 }
             }
             None => {
                 let worker = record.worker();
                 let next = record.instance().next();
                 job.record_attempt(slot, lost_end(reason.attempt_error().into()));
-                self.note_requeued(ctx, id, slot, None);
+                self.note_requeued(ctx, at, None);
                 if reason.is_end_of_life() {
                     let cut_off = (worker, ctx.now.wall.since(started));
-                    self.note_cut_off(Some(ctx.now.mono), (id, slot), next, cut_off);
+                    self.note_cut_off(Some(ctx.now.mono), at, next, cut_off);
                 }
-                self.requeue(ctx, id, slot);
+                self.requeue(ctx, at);
             }
         }
     }

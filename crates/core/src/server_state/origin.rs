@@ -73,7 +73,7 @@ impl ServerState {
             if let Some(record) = record {
                 record.supersede();
             }
-            self.note_requeued(ctx, id, slot, None);
+            self.note_requeued(ctx, slot.of(id), None);
         }
     }
 }

@@ -262,8 +262,8 @@ impl ServerState {
         if let Some(job) = self.jobs.get_mut(task.job) {
             job.record_attempt(slot, end);
         }
-        self.note_requeued(ctx, task.job, slot, None);
-        self.requeue(ctx, task.job, slot);
+        self.note_requeued(ctx, slot.of(task.job), None);
+        self.requeue(ctx, slot.of(task.job));
     }
 
     /// Returns whether failures on a worker are tried elsewhere before they count. This is the case

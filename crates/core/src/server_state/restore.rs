@@ -10,7 +10,7 @@ use super::submit::check_new;
 use super::{Ctx, ServerState, SubmitKey};
 use crate::bug;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{Job, TaskSlot};
+use crate::job::{Job, SubmitAt, TaskAt};
 use crate::range::IdArray;
 use crate::task::{Attempt, Phase, StoredTask, TaskEnd, TaskState};
 use crate::template::{SubmitSpec, SubmitTarget};
@@ -137,9 +137,9 @@ impl ServerState {
         check_new(job, &ids).map_err(bad)?;
         let header = self.header(job, spec);
         let submit = self.build(header, ids, prepared);
-        if let Some(number) = self.jobs.add_submit(id, submit) {
-            self.intern((id, number), 0..u32::MAX);
-            self.begin_learning(Time(0), id, number);
+        if let Some(at) = self.jobs.add_submit(id, submit) {
+            self.intern(at, 0..u32::MAX);
+            self.begin_learning(Time(0), at);
         }
         // Only the first submit of a self-closing job has this target.
         if let SubmitTarget::SelfClosing { tasks_max, .. } = spec.target
@@ -164,9 +164,7 @@ impl ServerState {
     /// Restores the first instance of a submit's tasks. Must be called before any of the tasks is
     /// restored. Ignores unknown submits.
     pub fn restore_first_instance(&mut self, id: JobId, number: u32, first: InstanceId) {
-        let job = self.jobs.get_mut(id);
-        let submit = job.and_then(|job| job.submits.get_mut(number as usize));
-        if let Some(submit) = submit {
+        if let Some(submit) = self.jobs.submit_mut(SubmitAt { job: id, number }) {
             submit.tasks.restore_first_instance(first);
         }
     }
@@ -221,16 +219,17 @@ impl ServerState {
             job.restore_end(slot, end);
             job.idle_since = job.idle_since.max(end.at);
         }
+        let at = slot.of(id);
         if is_fresh {
-            self.jobs.note_fresh(id, slot);
+            self.jobs.note_fresh(at);
         }
-        self.jobs.set_phase(id, slot, phase);
+        self.jobs.set_phase(at, phase);
         if goes_on {
-            self.restore_running(id, slot, stored);
+            self.restore_running(at, stored);
         }
         // This also applies to a waiting task, because its nodes may have received it.
         if is_gang && !phase.is_terminal() {
-            self.restore_gang(id, slot, stored);
+            self.restore_gang(at, stored);
         }
         Ok(())
     }
@@ -256,7 +255,8 @@ impl ServerState {
     }
 
     /// Restores a task that runs on a worker that is expected back.
-    fn restore_running(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
+    fn restore_running(&mut self, at: TaskAt, stored: &StoredTask) {
+        let TaskAt { job: id, slot } = at;
         let job = self.jobs.get_mut(id);
         let (Some(job), Some(worker)) = (job, self.workers.get_mut(stored.worker)) else {
             bug!(
@@ -276,12 +276,13 @@ impl ServerState {
         worker.assign(task, assigned, class);
         worker.start(task, stored.instance, self.dispatcher.classes());
         job.note_sent_to(stored.worker);
-        self.jobs.set_phase(id, slot, Phase::Running);
+        self.jobs.set_phase(at, Phase::Running);
     }
 
     /// Restores a multi-node task. It continues on the nodes that are expected back if its root is
     /// one of them. Otherwise it waits, with an unused instance number.
-    fn restore_gang(&mut self, id: JobId, slot: TaskSlot, stored: &StoredTask) {
+    fn restore_gang(&mut self, at: TaskAt, stored: &StoredTask) {
+        let TaskAt { job: id, slot } = at;
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone while its tasks are restored");
             return;
@@ -314,7 +315,7 @@ impl ServerState {
             }
             job.skip_superseded(slot);
             if nodes.is_some() || was_started {
-                self.jobs.note_fresh(id, slot);
+                self.jobs.note_fresh(at);
             }
             return;
         };
@@ -336,7 +337,7 @@ impl ServerState {
         } else {
             Phase::Placed
         };
-        self.jobs.set_phase(id, slot, phase);
+        self.jobs.set_phase(at, phase);
         self.workers.set_nodes(task, members);
     }
 
@@ -369,7 +370,7 @@ impl ServerState {
         let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
         if attempt.end.outcome.is_cut_off() {
             let cut_off = (attempt.worker, attempt.end.run);
-            self.note_cut_off(None, (id, slot), attempt.instance.next(), cut_off);
+            self.note_cut_off(None, slot.of(id), attempt.instance.next(), cut_off);
         }
         if let Some(job) = self.jobs.get_mut(id) {
             job.restore_attempt(slot, attempt);
@@ -409,16 +410,16 @@ impl ServerState {
                     let delay = task.map(|task| task.retry.delay_before(retries));
                     let age = now.wall.since(last.end.at);
                     let left = delay.unwrap_or_default().saturating_sub(age);
-                    let slot = TaskSlot {
-                        submit: number,
-                        index,
+                    let submit = SubmitAt {
+                        job: job.id,
+                        number,
                     };
-                    delayed.push((now.mono + left, job.id, slot));
+                    delayed.push((now.mono + left, submit.task(index)));
                 }
             }
         }
-        for (until, id, slot) in delayed.into_iter().filter(|(until, ..)| *until > now.mono) {
-            self.jobs.delay(until, id, slot);
+        for (until, at) in delayed.into_iter().filter(|(until, _)| *until > now.mono) {
+            self.jobs.delay(until, at);
         }
     }
 
@@ -432,8 +433,8 @@ impl ServerState {
         // dependents are ready.
         self.jobs.replay_graphs();
         // The next server could not distinguish these instances from instances that were started.
-        for (id, slot) in self.jobs.all_fresh() {
-            self.note_requeued(ctx, id, slot, None);
+        for at in self.jobs.all_fresh() {
+            self.note_requeued(ctx, at, None);
         }
         self.restore_delays(now);
         for id in self.jobs.all().keys().copied().collect::<Vec<_>>() {

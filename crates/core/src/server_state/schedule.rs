@@ -67,7 +67,7 @@ impl ServerState {
             true => Phase::Placed,
             false => Phase::Queued,
         };
-        self.jobs.set_phase(task.job, assigned.slot, phase);
+        self.jobs.set_phase(assigned.slot.of(task.job), phase);
     }
 
     /// Dispatches the tasks of a round. Returns whether there were any.

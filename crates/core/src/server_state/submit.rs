@@ -8,7 +8,9 @@ use super::prepared::{Prepared, PreparedTasks};
 use super::{ChangeKind, Ctx, Freed, Reply, ServerState, SubmitKey, SubmitRefusal};
 use crate::bug;
 use crate::id::{JobId, TaskId};
-use crate::job::{Asks, Job, SharedTemplate, Submit, SubmitHeader, SubmitKind, TemplateId};
+use crate::job::{
+    Asks, Job, SharedTemplate, Submit, SubmitAt, SubmitHeader, SubmitKind, TemplateId,
+};
 use crate::placeholder::fill_known;
 use crate::range::IdArray;
 use crate::task::TaskTable;
@@ -211,17 +213,17 @@ impl ServerState {
         self.note_key(ctx, id, prepared.key.take());
         let submit = self.build(header, ids, prepared);
         let is_divided = self.is_divided(&submit);
-        let Some(number) = self.jobs.add_submit(id, submit) else {
+        let Some(at) = self.jobs.add_submit(id, submit) else {
             bug!("job {id} is gone, but a submit was accepted for it");
             return id;
         };
         if !is_divided {
-            self.intern((id, number), 0..u32::MAX);
+            self.intern(at, 0..u32::MAX);
         }
         // This must happen before the tasks are queued, so that they are queued with their learned
         // request.
-        self.begin_learning(ctx.now.mono, id, number);
-        self.start_submit(ctx, id, number);
+        self.begin_learning(ctx.now.mono, at);
+        self.start_submit(ctx, at);
         // A job without tasks is completed immediately, because no task will end later to complete
         // it.
         if self.jobs.get(id).is_some_and(Job::is_idle) {
@@ -325,9 +327,8 @@ impl ServerState {
     }
 
     /// Interns the requests of the tasks in a part of a submit.
-    pub(super) fn intern(&mut self, (id, number): (JobId, u32), part: Range<u32>) {
-        let job = self.jobs.get_mut(id);
-        if let Some(submit) = job.and_then(|job| job.submits.get_mut(number as usize)) {
+    pub(super) fn intern(&mut self, at: SubmitAt, part: Range<u32>) {
+        if let Some(submit) = self.jobs.submit_mut(at) {
             submit.intern(part, |requests| self.dispatcher.intern(requests));
         }
     }

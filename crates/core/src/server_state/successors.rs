@@ -28,7 +28,7 @@ use super::{AwaitedEnds, Ctx, Dispatcher, ServerState};
 use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{JobId, TaskKey, WorkerId};
-use crate::job::{Job, TaskSlot};
+use crate::job::{Job, TaskAt, TaskSlot};
 use crate::scheduler::solve::Placement;
 use crate::task::Phase;
 use crate::template::{CrashLimit, TaskTemplate};
@@ -47,10 +47,17 @@ const QUEUES_LOOKED_AT: usize = 64;
 /// The tasks whose successors can be sent.
 #[derive(Clone, Debug)]
 pub(super) struct Heads {
-    found: Vec<(WorkerId, JobId, TaskSlot)>,
+    found: Vec<(WorkerId, TaskAt)>,
     portion: u32,
     /// The maximum mean run time of a job's tasks at which successors are sent.
     run_max: Duration,
+}
+
+/// A task to send behind another task of its job.
+struct Successor {
+    at: TaskAt,
+    turn: Turn,
+    awaits: AwaitedEnds,
 }
 
 impl Default for Heads {
@@ -68,13 +75,13 @@ impl Heads {
     /// successors there.
     pub(super) fn note_handed_out(&mut self, placement: &Placement, job: &Job, slot: TaskSlot) {
         if placement.placed && job.sole_dependent(slot).is_some() {
-            self.push(placement.worker, job.id, slot);
+            self.push(placement.worker, slot.of(job.id));
         }
     }
 
     /// Notes a task to which more successors can be sent.
-    pub(super) fn push(&mut self, worker: WorkerId, job: JobId, slot: TaskSlot) {
-        self.found.push((worker, job, slot));
+    pub(super) fn push(&mut self, worker: WorkerId, at: TaskAt) {
+        self.found.push((worker, at));
     }
 
     /// Lowers the portion regardless of run times, for small tests.
@@ -87,7 +94,8 @@ impl Heads {
 
 impl ServerState {
     /// Notes that the predecessor of a dispatched task has finished.
-    pub(super) fn take_turn(&mut self, now: Time, id: JobId, slot: TaskSlot) {
+    pub(super) fn take_turn(&mut self, now: Time, at: TaskAt) {
+        let TaskAt { job: id, slot } = at;
         let Some(job) = self.jobs.get(id) else {
             return;
         };
@@ -100,7 +108,7 @@ impl ServerState {
         match turn {
             None | Some(Turn::Now) => return,
             Some(Turn::Later) => {}
-            Some(Turn::LaterWithMore) => self.heads.push(worker, id, slot),
+            Some(Turn::LaterWithMore) => self.heads.push(worker, at),
         }
         if let Some(job) = self.jobs.get_mut(id) {
             job.ahead.note_turn();
@@ -117,8 +125,8 @@ impl ServerState {
                 let worker = self.workers.get(record.worker());
                 worker.is_some_and(|worker| worker.has_later(TaskKey::new(id, task)))
             });
-            if is_later && self.jobs.phase(id, *slot) == Some(Phase::Queued) {
-                self.jobs.set_phase(id, *slot, Phase::Waiting);
+            if is_later && self.jobs.phase(slot.of(id)) == Some(Phase::Queued) {
+                self.jobs.set_phase(slot.of(id), Phase::Waiting);
             }
         }
     }
@@ -129,13 +137,13 @@ impl ServerState {
         let mut batches = BTreeMap::<WorkerId, AssignBatch>::new();
         // This is computed once for all tasks of a worker.
         let mut are_free = BTreeMap::<WorkerId, bool>::new();
-        for (worker, job, slot) in heads {
+        for (worker, at) in heads {
             let is_free = *are_free.entry(worker).or_insert_with(|| {
                 let worker = self.workers.get(worker);
                 worker.is_some_and(|w| self.gets_successors(w) && !self.is_room_wanted(w))
             });
             if is_free {
-                self.send_stretch(ctx.now.mono, worker, (job, slot), &mut batches);
+                self.send_stretch(ctx.now.mono, worker, at, &mut batches);
             }
         }
         for (worker, batch) in batches {
@@ -174,21 +182,21 @@ impl ServerState {
         &mut self,
         now: Time,
         id: WorkerId,
-        (job_id, head): (JobId, TaskSlot),
+        head: TaskAt,
         batches: &mut BTreeMap<WorkerId, AssignBatch>,
     ) {
-        let Some(head) = self.front(job_id, head) else {
+        let Some(head) = self.front(head) else {
             return;
         };
-        let awaits = self.awaited_ends_of(id, job_id, head);
+        let awaits = self.awaited_ends_of(id, head);
         let portion = self.heads.portion;
         let (mut at, mut there) = (head, 0);
-        while let Some(next) = self.sent_behind(id, job_id, at) {
+        while let Some(next) = self.sent_behind(id, at) {
             there += 1;
             at = next;
         }
         while there < 2 * portion {
-            let Some(next) = self.successor(now, id, (job_id, at)) else {
+            let Some(next) = self.successor(now, id, at) else {
                 return;
             };
             there += 1;
@@ -200,11 +208,16 @@ impl ServerState {
             let batch = batches
                 .entry(id)
                 .or_insert(AssignBatch::new(self.dispatcher.assign_limit()));
+            let successor = Successor {
+                at: next,
+                turn,
+                awaits,
+            };
             if self
-                .hand_out_behind(now, (id, job_id), (at, next, turn), awaits, batch)
+                .hand_out_behind(now, id, at, successor, batch)
                 .is_none()
             {
-                bug!("a task of job {job_id} cannot be handed out behind the one at {at:?}");
+                bug!("the successor of {at:?} cannot be handed out");
                 return;
             }
             at = next;
@@ -214,21 +227,21 @@ impl ServerState {
     /// Returns the task ends that the message with a task may still wait for. A successor must not
     /// be sent before that message. A running or ready task is on the worker, and so are all tasks
     /// sent after it.
-    fn awaited_ends_of(&self, id: WorkerId, job: JobId, slot: TaskSlot) -> AwaitedEnds {
-        let (worker, job) = (self.workers.get(id), self.jobs.get(job));
-        let task = job.and_then(|job| Some(TaskKey::new(job.id, job.task_id(slot)?)));
+    fn awaited_ends_of(&self, id: WorkerId, at: TaskAt) -> AwaitedEnds {
+        let (worker, job) = (self.workers.get(id), self.jobs.get(at.job));
+        let task = job.and_then(|job| Some(TaskKey::new(job.id, job.task_id(at.slot)?)));
         let assigned = task.and_then(|task| worker?.assigned().get(&task));
         assigned.map_or(AwaitedEnds::None, |assigned| assigned.awaits)
     }
 
     /// Returns the first unfinished task of a stretch. Its end may be reported together with the
     /// ends of its successors.
-    fn front(&self, job: JobId, head: TaskSlot) -> Option<TaskSlot> {
-        let job = self.jobs.get(job)?;
-        let mut front = head;
+    fn front(&self, head: TaskAt) -> Option<TaskAt> {
+        let job = self.jobs.get(head.job)?;
+        let mut front = head.slot;
         for _ in 0..=2 * self.heads.portion {
             if job.phase(front) != Some(Phase::Finished) {
-                return Some(front);
+                return Some(front.of(job.id));
             }
             front = job.sole_dependent(front)?;
         }
@@ -236,16 +249,16 @@ impl ServerState {
     }
 
     /// Returns the successor of a task, if it was sent to this worker and its turn is later.
-    fn sent_behind(&self, id: WorkerId, job: JobId, at: TaskSlot) -> Option<TaskSlot> {
-        let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
-        let next = job.sole_dependent(at)?;
+    fn sent_behind(&self, id: WorkerId, at: TaskAt) -> Option<TaskAt> {
+        let (worker, job) = (self.workers.get(id)?, self.jobs.get(at.job)?);
+        let next = job.sole_dependent(at.slot)?;
         let task = TaskKey::new(job.id, job.task_id(next)?);
-        worker.has_later(task).then_some(next)
+        worker.has_later(task).then_some(next.of(job.id))
     }
 
     /// Returns the successor of a dispatched task, if it can be sent after the task.
-    fn successor(&self, now: Time, id: WorkerId, (job, at): (JobId, TaskSlot)) -> Option<TaskSlot> {
-        let (worker, job) = (self.workers.get(id)?, self.jobs.get(job)?);
+    fn successor(&self, now: Time, id: WorkerId, at: TaskAt) -> Option<TaskAt> {
+        let (worker, job, at) = (self.workers.get(id)?, self.jobs.get(at.job)?, at.slot);
         let next = job.sole_dependent(at)?;
         let submit = job.submit(next)?;
         // The other dependencies of the successor have finished, and it waits for no job.
@@ -280,24 +293,33 @@ impl ServerState {
         let may = before.variant == 0
             && may_precede(job.submit(at)?.definition(at.index)?)
             && may_go_ahead(submit.definition(next.index)?);
-        (is_alike && may).then_some(next)
+        (is_alike && may).then_some(next.of(job.id))
     }
 
     fn is_kept_back(&self, job: &Job, slot: TaskSlot) -> bool {
-        self.jobs.is_held(job.id, slot) || self.jobs.is_delayed(job.id, slot)
+        let at = slot.of(job.id);
+        self.jobs.is_held(at) || self.jobs.is_delayed(at)
     }
 
     /// Dispatches a task to the worker of its predecessor.
     fn hand_out_behind(
         &mut self,
         now: Time,
-        (id, job_id): (WorkerId, JobId),
-        (at, next, turn): (TaskSlot, TaskSlot, Turn),
-        awaits: AwaitedEnds,
+        id: WorkerId,
+        at: TaskAt,
+        successor: Successor,
         batch: &mut AssignBatch,
     ) -> Option<()> {
+        let Successor {
+            at: TaskAt {
+                job: job_id,
+                slot: next,
+            },
+            turn,
+            awaits,
+        } = successor;
         let (job, worker) = (self.jobs.get_mut(job_id)?, self.workers.get_mut(id)?);
-        let (task, before) = (name_task(job, next)?, job.task_id(at)?);
+        let (task, before) = (name_task(job, next)?, job.task_id(at.slot)?);
         let key = Dispatcher::queue_key(job, next)?;
         let before_it = *worker.assigned().get(&TaskKey::new(job_id, before))?;
         let class = self.dispatcher.class(key)?;

@@ -12,7 +12,7 @@ use crate::bug;
 use crate::class::ClassId;
 use crate::growth::Grant;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
-use crate::job::{Job, TaskSlot};
+use crate::job::{Job, TaskAt};
 use crate::outcome::{LostReason, Outcome};
 use crate::range::IdRange;
 use crate::retry::RetrySpec;
@@ -274,7 +274,7 @@ impl ServerState {
             return;
         };
         if assigned.turn == Turn::LaterWithMore {
-            self.heads.push(id, row.task.job, assigned.slot);
+            self.heads.push(id, assigned.slot.of(row.task.job));
         }
         // The predecessor has finished, even if that is reported later.
         if let Some(job) = self.jobs.get_mut(row.task.job)
@@ -286,8 +286,8 @@ impl ServerState {
         if phase.is_some_and(Phase::is_sent) {
             let at = ctx.now.wall.minus(row.age);
             self.note_start(ctx, id, row.task, &assigned, at);
-            self.jobs
-                .set_phase(row.task.job, assigned.slot, Phase::Running);
+            let task = assigned.slot.of(row.task.job);
+            self.jobs.set_phase(task, Phase::Running);
             self.note_probe(ctx.now.mono, id);
         }
     }
@@ -386,40 +386,31 @@ impl ServerState {
         }
         let ran = !end.run.is_zero();
         // Retries are decided before the consequences of a failure for other tasks.
-        let at = (job, assigned.slot);
+        let at = assigned.slot.of(job);
         if end.outcome != Outcome::Finished
-            && self.may_retry(job, assigned.slot, |retry| retry.allows(&end.outcome, ran))
+            && self.may_retry(at, |retry| retry.allows(&end.outcome, ran))
             && !self.is_too_large(ctx.now.mono, at, (assigned.key.class, &end.outcome))
         {
-            self.retry(ctx, job, (assigned.slot, Some(assigned.key.class)), end);
+            self.retry(ctx, at, Some(assigned.key.class), end);
             return;
         }
-        self.end_task(ctx, job, assigned.slot, &end);
+        self.end_task(ctx, at, &end);
     }
 
     /// Returns whether a failed task gets another attempt.
-    pub(super) fn may_retry(
-        &self,
-        job: JobId,
-        slot: TaskSlot,
-        is_allowed: impl Fn(&RetrySpec) -> bool,
-    ) -> bool {
-        let found = self.jobs.get(job).and_then(|job| {
-            let task = job.submit(slot)?.definition(slot.index)?;
-            Some((&task.retry, job.record(slot)?.retry_count()))
+    pub(super) fn may_retry(&self, at: TaskAt, is_allowed: impl Fn(&RetrySpec) -> bool) -> bool {
+        let submit = self.jobs.submit(at.submit());
+        let found = submit.and_then(|submit| {
+            let retries = submit.tasks.record(at.slot.index)?.retry_count();
+            Some((&submit.definition(at.slot.index)?.retry, retries))
         });
         found.is_some_and(|(retry, count)| count < retry.limit && is_allowed(retry))
     }
 
     /// Stores that a started instance was given up, and the next instance.
-    pub(super) fn note_requeued(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        id: JobId,
-        slot: TaskSlot,
-        grown: Option<Grant>,
-    ) {
-        self.jobs.note_superseded(id, slot);
+    pub(super) fn note_requeued(&mut self, ctx: &mut Ctx<'_>, at: TaskAt, grown: Option<Grant>) {
+        let TaskAt { job: id, slot } = at;
+        self.jobs.note_superseded(at);
         let Some(job) = self.jobs.get(id) else {
             bug!("job {id} is gone, but a task of it is queued again");
             return;
@@ -447,10 +438,11 @@ impl ServerState {
     pub(super) fn retry(
         &mut self,
         ctx: &mut Ctx<'_>,
-        id: JobId,
-        (slot, class): (TaskSlot, Option<ClassId>),
+        at: TaskAt,
+        class: Option<ClassId>,
         end: TaskEnd,
     ) {
+        let TaskAt { job: id, slot } = at;
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone, but a task of it is tried again");
             return;
@@ -464,25 +456,25 @@ impl ServerState {
             .submit(slot)
             .and_then(|submit| submit.definition(slot.index));
         let delay = task.map_or(Duration::ZERO, |task| task.retry.delay_before(count));
-        self.jobs.set_phase(id, slot, Phase::Waiting);
+        self.jobs.set_phase(at, Phase::Waiting);
         // This must happen before the task is queued, so that it is queued with its grown request.
-        let grown = self.grow(ctx.now.mono, (id, slot), class, &outcome);
-        self.note_requeued(ctx, id, slot, grown);
-        if self.drop_if_doomed(ctx, id, slot) {
+        let grown = self.grow(ctx.now.mono, at, class, &outcome);
+        self.note_requeued(ctx, at, grown);
+        if self.drop_if_doomed(ctx, at) {
             return;
         }
         if delay.is_zero() {
-            self.make_ready(id, slot);
+            self.make_ready(at);
         } else {
-            self.jobs.delay(ctx.now.mono + delay, id, slot);
+            self.jobs.delay(ctx.now.mono + delay, at);
         }
     }
 
     /// Releases tasks whose retry delay is over. Skips tasks that have ended meanwhile.
     fn release_delayed(&mut self, now: Now) {
-        while let Some((job, slot)) = self.jobs.next_retry(now.mono) {
-            if self.jobs.phase(job, slot) == Some(Phase::Waiting) {
-                self.make_ready(job, slot);
+        while let Some(at) = self.jobs.next_retry(now.mono) {
+            if self.jobs.phase(at) == Some(Phase::Waiting) {
+                self.make_ready(at);
             }
         }
     }
@@ -510,7 +502,7 @@ impl ServerState {
         }
         let had_nodes = self.release_gang(ctx, task);
         self.holds(id, task.job, &assigned).is_some()
-            && self.requeue_unstarted(ctx, task.job, assigned.slot, had_nodes)
+            && self.requeue_unstarted(ctx, assigned.slot.of(task.job), had_nodes)
     }
 
     /// Requeues a dispatched task without a reported start. With `as_next`, the task gets a new
@@ -519,35 +511,36 @@ impl ServerState {
     pub(super) fn requeue_unstarted(
         &mut self,
         ctx: &mut Ctx<'_>,
-        id: JobId,
-        slot: TaskSlot,
+        at: TaskAt,
         as_next: bool,
     ) -> bool {
+        let TaskAt { job: id, slot } = at;
         // From now on, a late report about the old instance is stale.
         if as_next {
             if let Some(record) = self.jobs.get_mut(id).and_then(|job| job.touch(slot)) {
                 record.supersede();
             }
-            self.note_requeued(ctx, id, slot, None);
+            self.note_requeued(ctx, at, None);
         } else if let Some(job) = self.jobs.get_mut(id) {
             job.skip_superseded(slot);
         }
-        self.requeue(ctx, id, slot)
+        self.requeue(ctx, at)
     }
 
     /// Requeues a dispatched task. Returns whether it was aborted instead.
-    pub(super) fn requeue(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) -> bool {
-        self.jobs.set_phase(id, slot, Phase::Waiting);
-        let is_dropped = self.drop_if_doomed(ctx, id, slot);
+    pub(super) fn requeue(&mut self, ctx: &mut Ctx<'_>, at: TaskAt) -> bool {
+        self.jobs.set_phase(at, Phase::Waiting);
+        let is_dropped = self.drop_if_doomed(ctx, at);
         if !is_dropped {
-            self.make_ready(id, slot);
+            self.make_ready(at);
         }
         is_dropped
     }
 
     /// Aborts a requeued task and its dependents if a dependency has failed. This is possible after
     /// a crash, if a task end that was never stored had released the task.
-    fn drop_if_doomed(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot) -> bool {
+    fn drop_if_doomed(&mut self, ctx: &mut Ctx<'_>, at: TaskAt) -> bool {
+        let TaskAt { job: id, slot } = at;
         let doomed = self.jobs.get(id).filter(|job| job.is_doomed(slot));
         let Some(job) = doomed else {
             return false;
@@ -559,7 +552,8 @@ impl ServerState {
     }
 
     /// Records that a task has ended for good, and handles the consequences for other tasks.
-    pub(super) fn end_task(&mut self, ctx: &mut Ctx<'_>, id: JobId, slot: TaskSlot, end: &TaskEnd) {
+    pub(super) fn end_task(&mut self, ctx: &mut Ctx<'_>, at: TaskAt, end: &TaskEnd) {
+        let TaskAt { job: id, slot } = at;
         let is_finished = end.outcome == Outcome::Finished;
         let Some(job) = self.jobs.get_mut(id) else {
             bug!("job {id} is gone, but a task of it ends");
@@ -568,33 +562,34 @@ impl ServerState {
         job.record_end(slot, end);
         if is_finished {
             if job.learn(slot, end) {
-                self.look_at(ctx.now.mono, (id, slot.submit));
+                self.look_at(ctx.now.mono, at.submit());
             }
             let Some(job) = self.jobs.get_mut(id) else {
                 bug!("job {id} is gone, but a task of it has just ended");
                 return;
             };
             let free = job.release_dependents(slot);
-            self.jobs.set_phase(id, slot, Phase::Finished);
+            self.jobs.set_phase(at, Phase::Finished);
             // This must happen before dependents can be dispatched, because other workers must not
             // receive them before the commit.
-            self.tell_end(ctx, id, slot, end, !free.is_empty());
+            self.tell_end(ctx, at, end, !free.is_empty());
             for free in free {
                 // The task may have been canceled while it waited, or be blocked by another job. It
                 // may also have run before its worker reported this end; see `adopt`.
-                let phase = self.jobs.phase(id, free);
+                let at = free.of(id);
+                let phase = self.jobs.phase(at);
                 let is_waiting = phase == Some(Phase::Waiting);
-                if is_waiting && self.is_free(id, free) && !self.jobs.is_delayed(id, free) {
-                    self.make_ready(id, free);
+                if is_waiting && self.is_free(at) && !self.jobs.is_delayed(at) {
+                    self.make_ready(at);
                 } else if phase == Some(Phase::Queued) {
-                    self.take_turn(ctx.now.mono, id, free);
+                    self.take_turn(ctx.now.mono, at);
                 }
             }
             return;
         }
         let dependents = job.descendants(slot);
-        self.jobs.set_phase(id, slot, Phase::Failed);
-        self.tell_end(ctx, id, slot, end, false);
+        self.jobs.set_phase(at, Phase::Failed);
+        self.tell_end(ctx, at, end, false);
         let exceeds = self.jobs.get(id).is_some_and(Job::exceeds_max_fails);
         self.forget_successors(id, &dependents);
         self.drop_waiting(ctx, id, dependents);
@@ -605,14 +600,8 @@ impl ServerState {
 
     /// Stores the end of a task and notifies waiting clients. `frees` says whether the end releases
     /// another task.
-    fn tell_end(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        id: JobId,
-        slot: TaskSlot,
-        end: &TaskEnd,
-        frees: bool,
-    ) {
+    fn tell_end(&mut self, ctx: &mut Ctx<'_>, at: TaskAt, end: &TaskEnd, frees: bool) {
+        let TaskAt { job: id, slot } = at;
         let job = self.jobs.get(id);
         let found = job.and_then(|job| Some((job.task_id(slot)?, job.record(slot)?)));
         let Some((task, record)) = found else {

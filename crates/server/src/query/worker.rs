@@ -190,7 +190,7 @@ pub(super) fn explain(
     let waiting_dep_count = unfinished.saturating_add(pending);
     let phase = submit.tasks.phase(slot.index);
     let next_attempt = state
-        .next_attempt(job.id, slot)
+        .next_attempt(slot.of(job.id))
         .filter(|_| phase == Some(Phase::Waiting));
     let is_ready =
         phase == Some(Phase::Waiting) && waiting_dep_count == 0 && next_attempt.is_none();
