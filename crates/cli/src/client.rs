@@ -6,7 +6,13 @@
 
 mod follow;
 mod open;
+mod question;
 pub(crate) mod tail;
+
+pub(crate) use question::{
+    HttpOpen, JobClose, JobInfo, JobList, Question, ServerInfo, WorkerDrain, WorkerRelease,
+    WorkerStop,
+};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -55,25 +61,6 @@ pub(crate) struct Client {
     is_lost: bool,
     /// The parts of an update that is not complete yet.
     update: client::WatchUpdate,
-}
-
-/// Options for following jobs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct WatchOptions {
-    /// Whether an open job without unfinished tasks counts as ended.
-    pub(crate) until_idle: bool,
-    /// Whether the server sends counts whenever they change.
-    pub(crate) with_progress: bool,
-    /// Whether the server reports which tasks have ended.
-    pub(crate) with_outcomes: bool,
-    /// Whether the server passes on messages from tasks.
-    pub(crate) with_notifications: bool,
-    /// Whether tasks with consecutive ids that never started are combined into one outcome.
-    pub(crate) with_ranges: bool,
-    /// Whether outcomes include the values of calls.
-    pub(crate) with_values: bool,
-    /// The minimum time between two updates. With zero, the server chooses.
-    pub(crate) interval: Duration,
 }
 
 /// Converts an error of the access file into an error with advice for users.
@@ -275,30 +262,15 @@ impl Client {
         }
     }
 
-    async fn ask(&mut self, request: Request) -> CliResult<Reply> {
-        self.send(request).await?;
-        self.receive().await
-    }
-
-    /// Sends a request that has exactly one reply.
-    pub(crate) async fn request(&mut self, request: Request) -> CliResult<Reply> {
-        self.ask(request).await
-    }
-
-    /// Returns information about the server.
-    pub(crate) async fn server_info(&mut self) -> CliResult<client::ServerInfo> {
-        let Reply::ServerInfo(info) = self.ask(Request::ServerInfo(client::Empty {})).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(info)
+    /// Sends a question, and waits for its answer.
+    pub(crate) async fn ask<Q: Question>(&mut self, question: Q) -> CliResult<Q::Answer> {
+        self.send(question.request()).await?;
+        Q::answer(self.receive().await?).ok_or_else(unexpected_reply)
     }
 
     /// Asks the server to stop, and waits until it has ended.
     pub(crate) async fn server_stop(&mut self, keep_workers: bool) -> CliResult<()> {
-        let request = Request::ServerStop(client::ServerStop { keep_workers });
-        let Reply::Done(_) = self.ask(request).await? else {
-            return Err(unexpected_reply());
-        };
+        self.ask(client::ServerStop { keep_workers }).await?;
         // The server closes the connection when it ends, without another message.
         let closed = self.reader.next::<client::Reply>();
         if tokio::time::timeout(STOP_TIMEOUT, closed).await.is_err() {
@@ -307,56 +279,9 @@ impl Client {
         Ok(())
     }
 
-    /// Opens the HTTP listener of the server.
-    pub(crate) async fn http_open(&mut self) -> CliResult<client::HttpOpened> {
-        let Reply::HttpOpened(opened) = self.ask(Request::HttpOpen(client::Empty {})).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(opened)
-    }
-
-    /// Changes the acknowledged problems if requested, then returns the current problems.
-    pub(crate) async fn problems(
-        &mut self,
-        change: Option<client::ask_problems::Change>,
-    ) -> CliResult<client::Problems> {
-        let request = Request::Problems(client::AskProblems { change });
-        let Reply::Problems(problems) = self.ask(request).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(problems)
-    }
-
-    /// Creates or revokes a token of the HTTP interface if requested, then returns all tokens.
-    pub(crate) async fn tokens(
-        &mut self,
-        change: Option<client::ask_tokens::Change>,
-    ) -> CliResult<client::Tokens> {
-        let request = Request::Tokens(client::AskTokens { change });
-        let Reply::Tokens(tokens) = self.ask(request).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(tokens)
-    }
-
-    /// Makes the server write its state to a file. Returns the path of the file.
-    pub(crate) async fn debug_dump(&mut self, path: Vec<u8>) -> CliResult<Vec<u8>> {
-        let dump = client::DebugDump { path: path.into() };
-        let Reply::DebugDump(written) = self.ask(Request::DebugDump(dump)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(written.path.into())
-    }
-
     /// Starts to read the journal. Call [`Client::next_lines`] until a part is `done`.
-    pub(crate) async fn journal(
-        &mut self,
-        action: client::journal::Action,
-        after: u64,
-    ) -> CliResult<()> {
-        let action = action.into();
-        self.send(Request::Journal(client::Journal { action, after }))
-            .await
+    pub(crate) async fn journal(&mut self, journal: client::Journal) -> CliResult<()> {
+        self.send(Request::Journal(journal)).await
     }
 
     /// Returns the next part of the journal, or `None` if the server ended and `may_end` allows
@@ -365,149 +290,18 @@ impl Client {
         &mut self,
         may_end: bool,
     ) -> CliResult<Option<client::JournalLines>> {
-        match self.reader.next::<client::Reply>().await {
-            Ok(Some(client::Reply {
-                reply: Some(Reply::JournalLines(lines)),
-            })) => Ok(Some(lines)),
-            Ok(Some(client::Reply {
-                reply: Some(Reply::Error(error)),
-            })) => Err(CliError::from_server(error)),
-            Ok(Some(_)) => Err(unexpected_reply()),
-            Ok(None) | Err(_) if may_end => Ok(None),
-            Ok(None) => Err(CliError::new("The server closed the connection")),
-            Err(e) => Err(CliError::caused(
-                "The connection to the server was lost",
-                &e,
-            )),
+        match self.receive().await {
+            Ok(Reply::JournalLines(lines)) => Ok(Some(lines)),
+            Ok(_) => Err(unexpected_reply()),
+            Err(_) if may_end && self.is_lost => Ok(None),
+            Err(error) => Err(error),
         }
-    }
-
-    /// Requests an action on the journal.
-    pub(crate) async fn journal_done(&mut self, action: client::journal::Action) -> CliResult<()> {
-        self.journal(action, 0).await?;
-        let Reply::Done(_) = self.receive().await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(())
-    }
-
-    /// Runs a query on the server.
-    pub(crate) async fn sql(&mut self, query: client::SqlQuery) -> CliResult<client::SqlTable> {
-        let Reply::SqlTable(table) = self.ask(Request::Query(query)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(table)
     }
 
     /// Submits tasks. Returns the id of the job.
     pub(crate) async fn submit(&mut self, submit: client::Submit) -> CliResult<u32> {
-        let reply = self.ask(Request::Submit(submit)).await;
-        let Reply::Submitted(job) = reply.map_err(with_open_job)? else {
-            return Err(unexpected_reply());
-        };
+        let job = self.ask(submit).await.map_err(with_open_job)?;
         Ok(job.id)
-    }
-
-    /// Submits several jobs. Returns an id or a rejection for each.
-    pub(crate) async fn submit_all(
-        &mut self,
-        submits: Vec<client::Submit>,
-    ) -> CliResult<Vec<client::SubmitResult>> {
-        let request = Request::SubmitAll(client::SubmitAll { submits });
-        let Reply::SubmittedAll(results) = self.ask(request).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(results.results)
-    }
-
-    /// Creates an open job.
-    pub(crate) async fn open_job(&mut self, open: client::OpenJob) -> CliResult<u32> {
-        let Reply::Submitted(job) = self.ask(Request::JobOpen(open)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(job.id)
-    }
-
-    /// Closes or cancels jobs. Returns one result per job.
-    pub(crate) async fn change_jobs(&mut self, request: Request) -> CliResult<client::JobResults> {
-        let Reply::JobResults(results) = self.ask(request).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(results)
-    }
-
-    /// Submits jobs again. Returns one result per job.
-    pub(crate) async fn resubmit(
-        &mut self,
-        resubmit: client::Resubmit,
-    ) -> CliResult<client::Resubmitted> {
-        let Reply::Resubmitted(results) = self.ask(Request::JobResubmit(resubmit)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(results)
-    }
-
-    /// Forgets jobs.
-    pub(crate) async fn forget(&mut self, forget: client::Forget) -> CliResult<client::Forgotten> {
-        let Reply::Forgotten(forgotten) = self.ask(Request::JobForget(forget)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(forgotten)
-    }
-
-    /// Returns summaries of jobs, sorted by id. Unknown jobs are left out.
-    pub(crate) async fn job_list(
-        &mut self,
-        jobs: client::Selector,
-    ) -> CliResult<Vec<client::JobSummary>> {
-        let Reply::JobList(list) = self.ask(Request::JobList(jobs)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(list.jobs)
-    }
-
-    /// Returns the details of jobs.
-    pub(crate) async fn job_infos(
-        &mut self,
-        jobs: client::Selector,
-    ) -> CliResult<client::JobInfos> {
-        let Reply::JobInfos(infos) = self.ask(Request::JobInfo(jobs)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(infos)
-    }
-
-    /// Returns one page of tasks.
-    pub(crate) async fn task_page(
-        &mut self,
-        page: client::TaskPage,
-    ) -> CliResult<client::TaskPageReply> {
-        let Reply::TaskPage(page) = self.ask(Request::TaskPage(page)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(page)
-    }
-
-    /// Returns the output of a task.
-    pub(crate) async fn read_output(
-        &mut self,
-        read: client::ReadOutput,
-    ) -> CliResult<client::Output> {
-        let Reply::Output(output) = self.ask(Request::ReadOutput(read)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(output)
-    }
-
-    /// Returns the ids of tasks.
-    pub(crate) async fn task_ids(
-        &mut self,
-        ids: client::TaskIds,
-    ) -> CliResult<client::TaskIdsReply> {
-        let Reply::TaskIds(ids) = self.ask(Request::TaskIds(ids)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(ids)
     }
 
     /// Sends a request about automatic allocation.
@@ -515,35 +309,21 @@ impl Client {
         &mut self,
         request: client::alloc_request::Request,
     ) -> CliResult<client::alloc_reply::Reply> {
-        let request = client::AllocRequest {
-            request: Some(request),
-        };
-        let answer = self.ask(Request::Alloc(request)).await;
-        let answer = answer.map_err(|error| match error.is_not_found() {
-            true if error
-                .text()
-                .is_some_and(|text| text.contains("Allocation ") && !text.contains("queue")) =>
+        let answer = self.ask(request).await;
+        let answer = answer.map_err(|error| match error.text() {
+            Some(text)
+                if error.is_not_found()
+                    && text.contains("Allocation ")
+                    && !text.contains("queue") =>
             {
                 error.with_help("`hq alloc info QUEUE` lists the allocations of a queue")
             }
-            true => error.with_help("`hq alloc list` lists the queues that exist"),
-            false => error,
+            _ if error.is_not_found() => {
+                error.with_help("`hq alloc list` lists the queues that exist")
+            }
+            _ => error,
         })?;
-        let Reply::Alloc(answer) = answer else {
-            return Err(unexpected_reply());
-        };
         answer.reply.ok_or_else(unexpected_reply)
-    }
-
-    /// Returns why a task is or is not running.
-    pub(crate) async fn explain(
-        &mut self,
-        explain: client::Explain,
-    ) -> CliResult<client::Explanation> {
-        let Reply::Explanation(explanation) = self.ask(Request::Explain(explain)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(explanation)
     }
 
     /// Returns the first waiting task of a job and why it is waiting, or `None` if no task is
@@ -559,7 +339,7 @@ impl Client {
             with_definition: true,
             ..client::TaskPage::default()
         };
-        let Some(mut task) = self.task_page(page.clone()).await?.tasks.into_iter().next() else {
+        let Some(mut task) = self.ask(page.clone()).await?.tasks.into_iter().next() else {
             return Ok(None);
         };
         // In a graph, follow the first unfinished dependency whose own dependencies have finished.
@@ -576,7 +356,7 @@ impl Client {
                 limit: 0,
                 ..page.clone()
             };
-            match self.task_page(unfinished).await?.tasks.into_iter().next() {
+            match self.ask(unfinished).await?.tasks.into_iter().next() {
                 Some(before) => task = before,
                 None => break,
             }
@@ -587,7 +367,7 @@ impl Client {
             until_able: true,
         };
         // The task may have ended or been forgotten meanwhile.
-        Ok(match self.explain(explain).await {
+        Ok(match self.ask(explain).await {
             Ok(explanation) => Some((task, explanation)),
             Err(error) if self.is_lost => return Err(error),
             Err(_) => None,
@@ -604,40 +384,11 @@ impl Client {
             workers: Some(workers),
             with_runtime,
         };
-        let Reply::Workers(workers) = self.ask(Request::Workers(query)).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(workers)
-    }
-
-    /// Stops, drains or quarantines workers, or ends their quarantine. Returns one result per
-    /// worker.
-    pub(crate) async fn change_workers(
-        &mut self,
-        request: Request,
-    ) -> CliResult<client::WorkerStopResults> {
-        let Reply::WorkerStop(results) = self.ask(request).await? else {
-            return Err(unexpected_reply());
-        };
-        Ok(results)
+        self.ask(query).await
     }
 
     /// Starts to follow jobs. Call [`Client::next_update`] until an update is `done`.
-    pub(crate) async fn watch(
-        &mut self,
-        jobs: client::Selector,
-        options: WatchOptions,
-    ) -> CliResult<()> {
-        let watch = client::Watch {
-            jobs: Some(jobs),
-            until_idle: options.until_idle,
-            with_progress: options.with_progress,
-            with_outcomes: options.with_outcomes,
-            with_notifications: options.with_notifications,
-            with_values: options.with_values,
-            with_ranges: options.with_ranges,
-            interval_ns: u64::try_from(options.interval.as_nanos()).unwrap_or(u64::MAX),
-        };
+    pub(crate) async fn watch(&mut self, watch: client::Watch) -> CliResult<()> {
         self.send(Request::Watch(watch)).await
     }
 

@@ -11,7 +11,7 @@ use hq_store::reader::run;
 use hq_store::rows::Rows;
 use hq_store::statement::Query;
 
-use crate::client::Client;
+use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult};
 use crate::output::view::{total_units, totals, worker_state};
 use crate::parse::selector::Selector;
@@ -57,7 +57,7 @@ impl Ask for Client {
             time_limit_ns: SQL_TIME_MAX_NS,
             row_limit: SQL_ROWS_MAX,
         };
-        let table = self.sql(query).await?;
+        let table = Client::ask(self, query).await?;
         let rows = serde_json::from_str(&table.rows_json)
             .map_err(|e| CliError::caused("The server sent no table", &e))?;
         Ok((Rows::new(rows), table.is_cut))
@@ -78,7 +78,7 @@ impl Snapshot {
         let all = Selector::All.to_message();
         let mut snapshot = Self {
             now_ns,
-            jobs: client.job_list(all.clone()).await?,
+            jobs: Client::ask(client, JobList(all.clone())).await?.jobs,
             workers: client.workers(all, true).await?.workers,
         };
         for job in &mut snapshot.jobs {

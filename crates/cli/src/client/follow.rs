@@ -12,7 +12,7 @@ use hq_core::range::IdArray;
 use hq_protocol::client;
 use tokio::time::Instant;
 
-use super::{Client, WatchOptions};
+use super::Client;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
@@ -27,13 +27,12 @@ impl Client {
     /// Follows jobs until they have ended. Calls `on_update` for every update.
     pub(crate) async fn follow(
         &mut self,
-        mut jobs: client::Selector,
-        options: WatchOptions,
+        mut watch: client::Watch,
         mut on_update: impl FnMut(&client::WatchUpdate) -> CliResult<()>,
     ) -> CliResult<()> {
         let mut is_return = false;
         loop {
-            let followed = self.follow_once(&mut jobs, options, is_return, &mut on_update);
+            let followed = self.follow_once(&mut watch, is_return, &mut on_update);
             let result = followed.await;
             is_return = true;
             match result {
@@ -45,12 +44,11 @@ impl Client {
 
     async fn follow_once(
         &mut self,
-        jobs: &mut client::Selector,
-        options: WatchOptions,
+        watch: &mut client::Watch,
         is_return: bool,
         on_update: &mut impl FnMut(&client::WatchUpdate) -> CliResult<()>,
     ) -> CliResult<()> {
-        self.watch(jobs.clone(), options).await?;
+        self.watch(watch.clone()).await?;
         let mut is_first = true;
         loop {
             let mut update = self.next_update().await?;
@@ -60,9 +58,7 @@ impl Client {
             }
             if std::mem::replace(&mut is_first, false) {
                 // After a restart, `all` and `last` may select other jobs.
-                if let Some(named) = name_jobs(&update) {
-                    *jobs = named;
-                }
+                watch.jobs = name_jobs(&update).or(watch.jobs.take());
             }
             on_update(&update)?;
             if update.done {

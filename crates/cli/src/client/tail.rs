@@ -55,7 +55,7 @@ impl Client {
             }),
             ..client::ReadOutput::default()
         };
-        self.read_output(read).await
+        self.ask(read).await
     }
 }
 

@@ -73,11 +73,8 @@ fn unexpected() -> CliError {
 }
 
 async fn list(args: &ListArgs, context: &mut Context) -> CliResult<()> {
-    let query = Request::List(client::AllocListQuery {});
-    let Reply::Queues(found) = context.connect().await?.alloc(query).await? else {
-        return Err(unexpected());
-    };
-    let queues = &found.queues;
+    let query = client::AllocListQuery {};
+    let queues = &context.connect().await?.ask(query).await?.queues;
     Ok(context
         .output
         .alloc_list(&mut context.out, queues, args.verbose)?)

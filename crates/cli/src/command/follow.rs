@@ -17,7 +17,7 @@ use super::{Context, situation, worker};
 use crate::args::global::OutputMode;
 use crate::args::job::{SelectorArgs, WaitArgs};
 use crate::args::submit::{FollowArgs, WaitFor};
-use crate::client::{Client, WatchOptions};
+use crate::client::{Client, JobList, ServerInfo};
 use crate::error::CliResult;
 use crate::output::console::{Console, Shown as _, error_line, terminal_size};
 use crate::output::pace::{self, ServerClock};
@@ -147,10 +147,11 @@ async fn wait_for(
     context: &Context,
 ) -> CliResult<Followed> {
     let mut missing = Missing::default();
-    let options = WatchOptions {
+    let watch = client::Watch {
+        jobs: Some(jobs.to_message()),
         until_idle: matches!(source, JobSource::Known { until_idle: true }),
         with_notifications: callback.is_some(),
-        ..WatchOptions::default()
+        ..client::Watch::default()
     };
     let seen = LastSummaries::default();
     if context.mode() == OutputMode::Cli {
@@ -158,12 +159,12 @@ async fn wait_for(
         let known = match (source, &jobs) {
             // The ids are known, and a query would have to wait for a commit.
             (JobSource::New, Selector::Ids(ids)) => ids.iter().map(unknown).collect(),
-            _ => client.job_list(jobs.to_message()).await?,
+            _ => client.ask(JobList(jobs.to_message())).await?.jobs,
         };
         let open = known.into_iter().filter(situation::is_unfinished);
         seen.borrow_mut().extend(open.map(|job| (job.id, job)));
     }
-    let follow = client.follow(jobs.to_message(), options, |update| {
+    let follow = client.follow(watch, |update| {
         note_jobs(&seen, update);
         missing.add(update.not_found.as_ref());
         if let Some(callback) = callback {
@@ -209,11 +210,12 @@ async fn show_progress(
     callback: Option<&Callback>,
 ) -> CliResult<Followed> {
     let mut missing = Missing::default();
-    let options = WatchOptions {
+    let watch = client::Watch {
+        jobs: Some(jobs.to_message()),
         until_idle: true,
         with_progress: true,
         with_notifications: callback.is_some(),
-        ..WatchOptions::default()
+        ..client::Watch::default()
     };
     let is_for_people = context.mode() == OutputMode::Cli;
     if worker::running_count(client).await? == 0 {
@@ -223,14 +225,14 @@ async fn show_progress(
         );
     }
     let clock = if is_for_people {
-        Some(ServerClock::of(&client.server_info().await?))
+        Some(ServerClock::of(&client.ask(ServerInfo).await?))
     } else {
         None
     };
     let dir = context.server_dir()?;
     let seen = LastSummaries::default();
     let bar = RefCell::new(Bar::new(context));
-    let follow = client.follow(jobs.to_message(), options, |update| {
+    let follow = client.follow(watch, |update| {
         missing.add(update.not_found.as_ref());
         if let Some(callback) = callback {
             callback.take(&update.notifications);

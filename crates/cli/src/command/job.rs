@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 
 use hq_core::job::JobTotals;
 use hq_core::words::{count, noun_of};
-use hq_protocol::client::{self, job_result::Kind, request::Request};
+use hq_protocol::client::{self, job_result::Kind};
 
 use super::missing::{self, Missing};
 use super::{Context, all_tasks};
@@ -13,7 +13,7 @@ use crate::args::job::{
     CancelArgs, ForgetArgs, InfoArgs, ListArgs, OpenArgs, SelectorArgs, TaskIdsArgs,
 };
 use crate::args::task::states_to_message;
-use crate::client::Client;
+use crate::client::{Client, JobClose, JobInfo, JobList, ServerInfo};
 use crate::error::{CliError, CliResult};
 use crate::output::JobListView;
 use crate::output::console::error_line;
@@ -39,7 +39,7 @@ pub(super) async fn last_or_id(job: SingleSelector, client: &mut Client) -> CliR
     match job {
         SingleSelector::Id(id) => Ok(id),
         SingleSelector::Last => {
-            let jobs = client.job_list(Selector::Last.to_message()).await?;
+            let jobs = client.ask(JobList(Selector::Last.to_message())).await?.jobs;
             let last = jobs.first().map(|job| job.id);
             last.ok_or_else(|| CliError::new("The last job is gone"))
         }
@@ -49,7 +49,7 @@ pub(super) async fn last_or_id(job: SingleSelector, client: &mut Client) -> CliR
 /// Runs `hq job list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let mut jobs = client.job_list(Selector::All.to_message()).await?;
+    let mut jobs = client.ask(JobList(Selector::All.to_message())).await?.jobs;
     jobs.sort_unstable_by_key(|job| job.id);
     let is_shown = |job: &&client::JobSummary| match &args.filter {
         Some(states) => states.contains(&job_state(job)),
@@ -57,7 +57,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     };
     let shown: Vec<_> = jobs.iter().filter(is_shown).collect();
     let progress_at_ns = if args.progress {
-        let clock = ServerClock::of(&client.server_info().await?);
+        let clock = ServerClock::of(&client.ask(ServerInfo).await?);
         Some(clock.now_unix_ns())
     } else {
         None
@@ -80,8 +80,9 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
     let jobs = context
         .connect()
         .await?
-        .job_list(Selector::All.to_message())
-        .await?;
+        .ask(JobList(Selector::All.to_message()))
+        .await?
+        .jobs;
     let mut counts = JobTotals::default();
     for job in &jobs {
         counts.add(job_state(job));
@@ -92,7 +93,7 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
 /// Runs `hq job info`. Tasks are printed page by page.
 pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let infos = client.job_infos(args.selector.to_message()).await?;
+    let infos = client.ask(JobInfo(args.selector.to_message())).await?;
     let missing = Missing::of(infos.not_found.as_ref());
     missing.warn(
         |job| format!("Job {job} not found"),
@@ -105,7 +106,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         let id = job.summary.as_ref().map_or(0, |summary| summary.id);
         let mut next = wants_tasks.then(|| all_tasks(id));
         while let Some(request) = next.take() {
-            let page = client.task_page(request.clone()).await?;
+            let page = client.ask(request.clone()).await?;
             sink.tasks(&page)?;
             next = page
                 .next_cursor
@@ -146,11 +147,7 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
         jobs: Some(args.selector.to_message()),
         reason: args.reason.unwrap_or_default(),
     };
-    let client::JobResults { results, not_found } = context
-        .connect()
-        .await?
-        .change_jobs(Request::JobCancel(cancel))
-        .await?;
+    let client::JobResults { results, not_found } = context.connect().await?.ask(cancel).await?;
     let missing = Missing::of(not_found.as_ref());
     if results.is_empty() && missing.is_empty() {
         tracing::info!("There is nothing to cancel");
@@ -186,9 +183,8 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
 
 /// Runs `hq job close`.
 pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let request = Request::JobClose(args.selector.to_message());
-    let client::JobResults { results, not_found } =
-        context.connect().await?.change_jobs(request).await?;
+    let close = JobClose(args.selector.to_message());
+    let client::JobResults { results, not_found } = context.connect().await?.ask(close).await?;
     let missing = Missing::of(not_found.as_ref());
     if results.is_empty() && missing.is_empty() {
         tracing::info!("There is nothing to close");
@@ -219,7 +215,7 @@ pub(super) async fn forget(args: ForgetArgs, context: &mut Context) -> CliResult
             .map(|state| client::TaskState::from(state).into())
             .collect(),
     };
-    let client::Forgotten { forgotten, ignored } = context.connect().await?.forget(forget).await?;
+    let client::Forgotten { forgotten, ignored } = context.connect().await?.ask(forget).await?;
     let jobs = noun_of(forgotten.into(), "job");
     let rest = match ignored {
         0 => String::new(),
@@ -238,7 +234,7 @@ pub(super) async fn task_ids(args: TaskIdsArgs, context: &mut Context) -> CliRes
         jobs: Some(args.selector.to_message()),
         states: states_to_message(args.filter.as_deref()),
     };
-    let reply = context.connect().await?.task_ids(request).await?;
+    let reply = context.connect().await?.ask(request).await?;
     Ok(context.output.task_ids(&mut context.out, &reply)?)
 }
 
@@ -248,6 +244,6 @@ pub(super) async fn open(args: OpenArgs, context: &mut Context) -> CliResult<()>
         name: args.name.unwrap_or_else(|| "job".to_owned()),
         max_fails: args.max_fails,
     };
-    let job = context.connect().await?.open_job(request).await?;
+    let job = context.connect().await?.ask(request).await?.id;
     Ok(context.output.job_opened(&mut context.out, job)?)
 }

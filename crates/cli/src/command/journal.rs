@@ -17,7 +17,7 @@ use crate::args::global::OutputMode;
 use crate::args::journal::{
     CheckArgs, ExportArgs, LastReportArgs, QueryArgs, ReportArgs, SpanArgs, StreamArgs,
 };
-use crate::client::access_error;
+use crate::client::{ServerInfo, access_error};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::json::write_value;
 use crate::output::table::write_plain;
@@ -127,7 +127,7 @@ fn journal_in(dir: &ServerDir) -> CliResult<PathBuf> {
 pub(super) async fn report_last(args: LastReportArgs, context: &mut Context) -> CliResult<()> {
     let dir = context.server_dir()?;
     let journal = match context.connect().await {
-        Ok(mut client) => match client.server_info().await?.journal_path {
+        Ok(mut client) => match client.ask(ServerInfo).await?.journal_path {
             Some(told) => PathBuf::from(told),
             None => journal_in(&dir)?,
         },
@@ -241,7 +241,12 @@ pub(super) async fn stream(
     } else {
         Action::Replay
     };
-    client.journal(action, args.after).await?;
+    client
+        .journal(client::Journal {
+            action: action.into(),
+            after: args.after,
+        })
+        .await?;
     // A live stream ends when its server ends.
     while let Some(lines) = client.next_lines(is_live).await? {
         for (line, seq) in lines.lines.iter().zip(&lines.seqs) {
@@ -257,15 +262,20 @@ pub(super) async fn stream(
 
 /// Runs `hq journal prune`.
 pub(super) async fn prune(context: &mut Context) -> CliResult<()> {
-    context.connect().await?.journal_done(Action::Prune).await?;
+    context.connect().await?.ask(only(Action::Prune)).await?;
     tracing::info!("Jobs that have ended and lost workers are no longer in the journal");
     context.done()
 }
 
 /// Runs `hq journal flush`.
 pub(super) async fn flush(context: &mut Context) -> CliResult<()> {
-    context.connect().await?.journal_done(Action::Flush).await?;
+    context.connect().await?.ask(only(Action::Flush)).await?;
     context.done()
+}
+
+fn only(action: Action) -> client::Journal {
+    let action = action.into();
+    client::Journal { action, after: 0 }
 }
 
 /// Runs `hq query`.
@@ -359,7 +369,7 @@ async fn ask(sql: &str, limits: QueryLimits, context: &mut Context) -> CliResult
         time_limit_ns: u64::try_from(limits.time.as_nanos()).unwrap_or(u64::MAX),
         row_limit: limits.rows,
     };
-    let reply = context.connect().await?.sql(request).await?;
+    let reply = context.connect().await?.ask(request).await?;
     Ok(Table {
         columns: reply.columns,
         rows: serde_json::from_str(&reply.rows_json)

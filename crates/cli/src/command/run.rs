@@ -18,6 +18,7 @@ use std::time::Instant;
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
 use hq_core::template::{SubmitSpec, SubmitTarget};
+use hq_core::time::nanos;
 use hq_protocol::client;
 use hq_server::{EmbeddedConfig, EmbeddedServer};
 use hq_spawn::keeper::KeeperContext;
@@ -31,7 +32,7 @@ use super::submit::{check_file_options, complete, current_dir, dry_run};
 use super::worker::start::split_off_keeper;
 use crate::args::run::RunArgs;
 use crate::args::submit::Destination;
-use crate::client::{Client, WatchOptions};
+use crate::client::{Client, JobClose};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::parse::selector::Selector;
@@ -326,7 +327,7 @@ impl LocalJob {
         let (worker, control) = machine.start_worker(server, keeper, has_limit).await?;
         let client = Client::in_process(server.connect_client(), uid.clone()).await?;
         let mut commander = Client::in_process(server.connect_client(), uid).await?;
-        let id = commander.open_job(open_request(spec)).await?;
+        let id = commander.ask(open_request(spec)).await?.id;
         Ok(Self {
             id,
             client,
@@ -353,21 +354,21 @@ impl LocalJob {
         screen: &Screen,
         replay: &Replay,
     ) -> CliResult<client::TaskStats> {
-        let options = WatchOptions {
+        let watch = client::Watch {
+            jobs: Some(self.selector()?),
             with_progress: true,
             with_outcomes: true,
-            interval: UPDATE_INTERVAL,
-            ..WatchOptions::default()
+            interval_ns: nanos(UPDATE_INTERVAL),
+            ..client::Watch::default()
         };
-        self.client.watch(self.selector()?, options).await?;
+        self.client.watch(watch).await?;
         self.client.next_update().await?;
         let attached = SubmitSpec {
             target: SubmitTarget::Attach(JobId(self.id)),
             ..spec
         };
         self.commander.submit((&attached).into()).await?;
-        let close = client::request::Request::JobClose(self.selector()?);
-        self.commander.change_jobs(close).await?;
+        self.commander.ask(JobClose(self.selector()?)).await?;
         let mut stats = client::TaskStats::default();
         loop {
             tokio::select! {
@@ -430,8 +431,7 @@ impl LocalJob {
             jobs: Some(self.selector()?),
             reason: String::new(),
         };
-        let request = client::request::Request::JobCancel(cancel);
-        self.commander.change_jobs(request).await.map(drop)
+        self.commander.ask(cancel).await.map(drop)
     }
 
     /// Stops the worker, which has no tasks left.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use hq_core::words::count;
 use hq_protocol::access::{Access, AccessFile, ServerDir, ServerUid};
+use hq_protocol::client;
 use hq_protocol::{SecretKey, ServerKey};
 use hq_server::{Journal, RunError, Server, ServerConfig, StartError, Stop};
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::Context;
 use super::situation::is_unfinished;
 use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, StopArgs, WaitArgs};
-use crate::client::{Client, access_error};
+use crate::client::{Client, JobList, ServerInfo, access_error};
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
 use crate::parse::selector::Selector;
@@ -220,7 +221,7 @@ pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()>
     tracing::info!("Stopping server");
     if std::io::stderr().is_terminal()
         && !args.keep_workers
-        && let Ok(jobs) = client.job_list(Selector::All.to_message()).await
+        && let Ok(client::JobList { jobs }) = client.ask(JobList(Selector::All.to_message())).await
     {
         let unfinished = jobs.iter().filter(|job| is_unfinished(job)).count();
         if unfinished > 0 {
@@ -236,7 +237,7 @@ pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()>
 
 /// Runs `hq server info`.
 pub(super) async fn info(context: &mut Context) -> CliResult<()> {
-    let info = context.connect().await?.server_info().await?;
+    let info = context.connect().await?.ask(ServerInfo).await?;
     Ok(context.output.server_info(&mut context.out, &info, None)?)
 }
 
@@ -311,8 +312,8 @@ pub(super) async fn debug_dump(args: DebugDumpArgs, context: &mut Context) -> Cl
     use std::os::unix::ffi::OsStrExt as _;
     let mut client = context.connect().await?;
     tracing::info!("Dumping server state ...");
-    let path = args.path.as_os_str().as_bytes().to_vec();
-    let written = client.debug_dump(path).await?;
+    let path = args.path.as_os_str().as_bytes().to_vec().into();
+    let written = client.ask(client::DebugDump { path }).await?.path;
     let written = Path::new(std::ffi::OsStr::from_bytes(&written));
     tracing::info!("Dump finished: '{}'", written.display());
     context.done()

@@ -10,11 +10,11 @@ use hq_core::resource::amount::Amount;
 use hq_core::resource::request::RequestVariants;
 use hq_core::words::{count, number, part};
 use hq_core::worker_config::MemoryLimits;
-use hq_protocol::client::{self, alloc_reply, alloc_request};
+use hq_protocol::client;
 use hq_protocol::{could_run, why_nothing_runs};
 use hq_worker::hardware::MEMORY;
 
-use crate::client::Client;
+use crate::client::{Client, JobList};
 use crate::error::CliResult;
 use crate::output::format::{short_words, utc_seconds};
 use crate::output::view::{is_idle, offered, total_units, worker_state};
@@ -177,14 +177,9 @@ async fn running_workers(client: &mut Client) -> CliResult<Vec<client::WorkerInf
 }
 
 pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<client::AllocQueue>> {
-    let answer = client
-        .alloc(alloc_request::Request::List(client::AllocListQuery {}))
-        .await;
-    match answer {
-        Ok(alloc_reply::Reply::Queues(found)) => Ok(found.queues),
-        // A server without automatic allocation has no queues.
-        Ok(_) | Err(_) => Ok(Vec::new()),
-    }
+    // A server without automatic allocation has no queues.
+    let found = client.ask(client::AllocListQuery {}).await;
+    Ok(found.map_or_else(|_| Vec::new(), |found| found.queues))
 }
 
 async fn no_worker(client: &mut Client) -> CliResult<String> {
@@ -316,8 +311,9 @@ async fn behind(
     }
     let (total, used) = cpus(workers);
     let before: u64 = client
-        .job_list(Selector::All.to_message())
+        .ask(JobList(Selector::All.to_message()))
         .await?
+        .jobs
         .iter()
         .filter(|other| other.id < job.id)
         .map(|other| u64::from(other.stats.unwrap_or_default().waiting))

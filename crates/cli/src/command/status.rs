@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Context, situation};
 use crate::args::global::OutputMode;
 use crate::args::other::ProblemsArgs;
-use crate::client::Client;
+use crate::client::{Client, ServerInfo};
 use crate::error::CliResult;
 use crate::output::format::{elapsed, rfc3339, short_words};
 use crate::output::json::write_value;
@@ -42,12 +42,12 @@ struct ServerAnswers {
 /// Runs `hq problems`.
 pub(super) async fn problems(args: ProblemsArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let now_ns = client.server_info().await?.now_unix_ns;
+    let now_ns = client.ask(ServerInfo).await?.now_unix_ns;
     let change = args
         .acknowledge
         .map(Change::Acknowledge)
         .or(args.take_back.map(Change::TakeBack));
-    let found = client.problems(change).await.map_err(|error| {
+    let found = client.ask(client::AskProblems { change }).await.map_err(|error| {
         if !error.is_not_found() {
             return error;
         }
@@ -175,9 +175,9 @@ impl ServerAnswers {
 
 /// Collects all data at one moment.
 async fn gather(client: &mut Client) -> CliResult<ServerAnswers> {
-    let info = client.server_info().await?;
+    let info = client.ask(ServerInfo).await?;
     let snapshot = Snapshot::of_server(client, info.now_unix_ns).await?;
-    let problems = client.problems(None).await?.problems;
+    let problems = client.ask(client::AskProblems::default()).await?.problems;
     Ok(ServerAnswers {
         info,
         snapshot,

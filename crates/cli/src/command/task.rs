@@ -5,13 +5,13 @@ use std::io::IsTerminal as _;
 
 use hq_core::range::IdArray;
 use hq_core::signature::last_words;
-use hq_protocol::client::{self, alloc_reply, alloc_request, explain, task_page};
+use hq_protocol::client::{self, explain, task_page};
 
 use super::Context;
 use super::missing::{self, Missing};
 use crate::args::global::OutputMode;
 use crate::args::task::{ExplainArgs, InfoArgs, ListArgs, states_to_message};
-use crate::client::Client;
+use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult};
 use crate::output::TaskListView;
 use crate::output::format::{cut, id_array};
@@ -29,7 +29,10 @@ const LINES: u32 = 30;
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let tasks = args.selector.tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
-    let jobs = client.job_list(args.selector.job.to_message()).await?;
+    let jobs = client
+        .ask(JobList(args.selector.job.to_message()))
+        .await?
+        .jobs;
     let missing_jobs = match &args.selector.job {
         Selector::Ids(ids) => warn_about_missing(ids, &jobs),
         Selector::Last | Selector::All => Missing::default(),
@@ -50,7 +53,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         };
         let mut missing = Missing::default();
         loop {
-            let page = client.task_page(request.clone()).await?;
+            let page = client.ask(request.clone()).await?;
             missing.add(page.not_found.as_ref());
             sink.tasks(&page)?;
             let Some(cursor) = page.next_cursor else {
@@ -130,7 +133,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     let mut sink = context.output.task_infos(&mut context.out, args.verbose);
     let (mut missing, mut missing_job) = (Missing::default(), Missing::default());
     let id = loop {
-        let mut page = client.task_page(request.clone()).await?;
+        let mut page = client.ask(request.clone()).await?;
         if !page.job_found {
             tracing::error!("Cannot find job {name}");
             missing_job = Missing::one();
@@ -201,7 +204,7 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         until_able: false,
     };
     let mut client = context.connect().await?;
-    let explanation = match client.explain(request).await {
+    let explanation = match client.ask(request).await {
         Ok(explanation) => explanation,
         Err(error) => return Err(with_known_tasks(error, args.target.job, &mut client).await),
     };
@@ -218,11 +221,8 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         tracing::info!("`hq task info {job}.{task}` shows its dependencies");
     }
     if is_verbose && explanation.is_ready {
-        let query = alloc_request::Request::List(client::AllocListQuery {});
-        if let alloc_reply::Reply::Queues(found) = client.alloc(query).await? {
-            for queue in &found.queues {
-                super::alloc::say_state(queue.id, queue.is_paused, &queue.reason);
-            }
+        for queue in client.ask(client::AllocListQuery {}).await?.queues {
+            super::alloc::say_state(queue.id, queue.is_paused, &queue.reason);
         }
     }
     if is_verbose && explanation.workers.is_empty() {
@@ -262,7 +262,7 @@ async fn known_tasks(job: &Selector, client: &mut Client) -> Option<String> {
         jobs: Some(job.to_message()),
         states: Vec::new(),
     };
-    let client::TaskIdsReply { jobs } = client.task_ids(ids).await.ok()?;
+    let client::TaskIdsReply { jobs } = client.ask(ids).await.ok()?;
     let found = jobs.first()?;
     let ids = found.ids.as_ref().map(id_array).unwrap_or_default();
     let ids = cut(&ids, IDS_SHOWN_MAX).unwrap_or(ids);

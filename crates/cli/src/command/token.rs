@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use hq_protocol::client::ask_tokens::Change;
-use hq_protocol::client::{NewToken, TokenRole};
+use hq_protocol::client::{AskTokens, NewToken, TokenRole};
 use hq_protocol::convert::Role;
 use serde_json::json;
 
@@ -40,7 +40,7 @@ pub(super) async fn run(command: TokenCommand, context: &mut Context) -> CliResu
                 name: name.clone(),
                 role: TokenRole::from(role).into(),
             };
-            let secret = client.tokens(Some(Change::Create(new))).await?.secret;
+            let secret = client.ask(Change::Create(new)).await?.secret;
             match context.mode() {
                 OutputMode::Json => {
                     let value = json!({"name": name, "role": role.name(), "token": secret});
@@ -50,13 +50,13 @@ pub(super) async fn run(command: TokenCommand, context: &mut Context) -> CliResu
             }
         }
         TokenCommand::List => {
-            let found = client.tokens(None).await?;
+            let found = client.ask(AskTokens::default()).await?;
             context.output.token_list(&mut context.out, &found.tokens)?;
         }
         TokenCommand::Revoke(args) => {
             for name in args.names {
                 check_name(&name)?;
-                let revoked = client.tokens(Some(Change::Revoke(name))).await;
+                let revoked = client.ask(Change::Revoke(name)).await;
                 revoked.map_err(|error| error.with_help("`hq token list` names the tokens"))?;
             }
             context.done()?;

@@ -4,8 +4,9 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use hq_core::range::IdArray;
+use hq_core::time::nanos;
 use hq_core::words::count;
-use hq_protocol::client::{self, request::Request, worker_stop_result};
+use hq_protocol::client::{self, worker_stop_result};
 
 use super::Context;
 use super::missing::{self, Missing};
@@ -13,7 +14,7 @@ use crate::args::global::OutputMode;
 use crate::args::worker::{
     AddressArgs, ListArgs, QuarantineArgs, SelectorArgs, WaitArgs, WorkerFilter,
 };
-use crate::client::Client;
+use crate::client::{Client, WorkerDrain, WorkerRelease, WorkerStop};
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::output::view::worker_state;
@@ -35,7 +36,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
     let client::WorkerStopResults { results, not_found } = context
         .connect()
         .await?
-        .change_workers(Request::WorkerStop(args.selector.to_message()))
+        .ask(WorkerStop(args.selector.to_message()))
         .await?;
     let is_empty = results.is_empty();
     for result in results {
@@ -66,7 +67,7 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
     let client::WorkerStopResults { results, not_found } = context
         .connect()
         .await?
-        .change_workers(Request::WorkerDrain(args.selector.to_message()))
+        .ask(WorkerDrain(args.selector.to_message()))
         .await?;
     for result in results {
         use worker_stop_result::Kind;
@@ -94,19 +95,19 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
 
 /// Runs `hq worker quarantine`.
 pub(super) async fn quarantine(args: QuarantineArgs, context: &mut Context) -> CliResult<()> {
-    let request = Request::WorkerQuarantine(client::QuarantineWorkers {
+    let request = client::QuarantineWorkers {
         workers: Some(args.selector.to_message()),
-        span_ns: u64::try_from(args.span.as_nanos()).unwrap_or(u64::MAX),
+        span_ns: nanos(args.span),
         why: args.reason.unwrap_or_default(),
-    });
-    let found = context.connect().await?.change_workers(request).await?;
+    };
+    let found = context.connect().await?.ask(request).await?;
     print_stop_results(found, "Setting aside", context)
 }
 
 /// Runs `hq worker release`.
 pub(super) async fn release(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let request = Request::WorkerRelease(args.selector.to_message());
-    let found = context.connect().await?.change_workers(request).await?;
+    let request = WorkerRelease(args.selector.to_message());
+    let found = context.connect().await?.ask(request).await?;
     print_stop_results(found, "Releasing", context)
 }
 

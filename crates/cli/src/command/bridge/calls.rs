@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::talk::{answer, come_back, ids_of, tell};
 use super::values::payload_of;
-use crate::client::Client;
+use crate::client::{Client, ServerInfo};
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::submit::bare_submit;
@@ -235,7 +235,7 @@ async fn reach(shared: &Shared, link: &mut Option<Link>) -> CliResult<Link> {
     }
     loop {
         let mut client = come_back(shared, None).await?;
-        match client.server_info().await {
+        match client.ask(ServerInfo).await {
             Ok(info) => {
                 return Ok(Link {
                     client,
@@ -302,14 +302,14 @@ async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
 /// Cancels calls, over a new connection if the old one broke. Canceling twice does no harm.
 async fn cancel(shared: &Shared, link: &mut Option<Link>, wanted: &Cancel) -> CliResult<()> {
     for tasks in portions(&wanted.tasks)? {
-        let request = client::request::Request::TaskCancel(client::CancelTasks {
+        let request = client::CancelTasks {
             job: wanted.job,
             tasks: Some((&tasks).into()),
             keep_running: wanted.keep_running,
-        });
+        };
         loop {
             let mut connected = reach(shared, link).await?;
-            let done = connected.client.change_jobs(request.clone()).await;
+            let done = connected.client.ask(request.clone()).await;
             if done.is_err() && connected.client.is_lost() && shared.dialer.may_return() {
                 continue;
             }

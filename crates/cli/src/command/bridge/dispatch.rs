@@ -18,6 +18,7 @@ use super::spec::{TemplateSpec, Templates};
 use super::talk::{answer, tell};
 use super::watch::{Settle, follow_calls};
 use super::{Dialer, Shared, values};
+use crate::client::ServerInfo;
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
@@ -130,7 +131,7 @@ async fn serve_frames(reader: &mut frame::Reader, shared: &Shared) -> CliResult<
             return Ok(());
         }
     };
-    let info = client.server_info().await?;
+    let info = client.ask(ServerInfo).await?;
     drop(client);
     let ready = json!({
         "ev": "ready", "version": VERSION, "server_uid": info.server_uid, "confirms_calls": true, "settles_ranges": true,

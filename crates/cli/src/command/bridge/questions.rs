@@ -8,14 +8,15 @@ use hq_core::id::TaskId;
 use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget};
-use hq_protocol::client::{self, TaskState, request::Request};
+use hq_core::time::nanos;
+use hq_protocol::client::{self, TaskState};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Shared;
 use super::spec::TemplateSpec;
 use super::talk::{come_back, ids_of, tell};
-use crate::client::{Client, WatchOptions};
+use crate::client::{Client, JobClose, JobList};
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::output::view::total_units;
@@ -107,11 +108,10 @@ pub(super) async fn ask(
     match question {
         Question::Open { name, max_fails } => {
             let open = client::OpenJob { name, max_fails };
-            Ok(client.open_job(open).await?.into())
+            Ok(client.ask(open).await?.id.into())
         }
         Question::Close { job } => {
-            let request = Request::JobClose(selector(vec![job])?);
-            client.change_jobs(request).await?;
+            client.ask(JobClose(selector(vec![job])?)).await?;
             Ok(Value::Null)
         }
         graph @ Question::Graph { .. } => {
@@ -122,8 +122,7 @@ pub(super) async fn ask(
         Question::Failed { job } => failed(&mut client, job).await,
         Question::Cancel { job, reason } => {
             let jobs = Some(selector(vec![job])?);
-            let request = Request::JobCancel(client::Cancel { jobs, reason });
-            let results = client.change_jobs(request).await?;
+            let results = client.ask(client::Cancel { jobs, reason }).await?;
             Ok(json!(
                 results.not_found.is_none_or(|ids| ids.ranges.is_empty())
             ))
@@ -133,7 +132,7 @@ pub(super) async fn ask(
                 jobs: Some(selector(vec![job])?),
                 states: Vec::new(),
             };
-            Ok(client.forget(forget).await?.forgotten.into())
+            Ok(client.ask(forget).await?.forgotten.into())
         }
         Question::Info { job } => info(&mut client, job).await,
         Question::Sql { sql } => query(&mut client, sql).await,
@@ -152,7 +151,7 @@ async fn query(client: &mut Client, sql: String) -> CliResult<Value> {
         time_limit_ns: QUERY_TIME_NS,
         row_limit: ROWS_MAX,
     };
-    let table = client.sql(query).await?;
+    let table = client.ask(query).await?;
     let rows: Value = serde_json::from_str(&table.rows_json)
         .map_err(|error| CliError::caused("The server sent rows that are not JSON", &error))?;
     Ok(json!({"columns": table.columns, "rows": rows, "is_cut": table.is_cut}))
@@ -176,10 +175,7 @@ async fn workers(client: &mut Client) -> CliResult<Value> {
 }
 
 async fn queues(client: &mut Client) -> CliResult<Value> {
-    let query = client::alloc_request::Request::List(client::AllocListQuery {});
-    let client::alloc_reply::Reply::Queues(found) = client.alloc(query).await? else {
-        return Err(CliError::new("Unexpected answer from the server"));
-    };
+    let found = client.ask(client::AllocListQuery {}).await?;
     Ok(found.queues.len().into())
 }
 
@@ -246,10 +242,11 @@ fn graph(
 
 /// Follows jobs until they end, even across a restart of the server.
 async fn wait(shared: &Shared, client: &mut Client, id: u64, jobs: Vec<u32>) -> CliResult<Value> {
-    let options = WatchOptions {
+    let watch = client::Watch {
+        jobs: Some(selector(jobs)?),
         with_progress: true,
-        interval: PROGRESS_INTERVAL,
-        ..WatchOptions::default()
+        interval_ns: nanos(PROGRESS_INTERVAL),
+        ..client::Watch::default()
     };
     let mut counts = serde_json::Map::new();
     let (progress, mut told) = tokio::sync::mpsc::unbounded_channel();
@@ -260,7 +257,7 @@ async fn wait(shared: &Shared, client: &mut Client, id: u64, jobs: Vec<u32>) -> 
         }
     });
     let followed = client
-        .follow(selector(jobs)?, options, |update| {
+        .follow(watch, |update| {
             for job in &update.jobs {
                 let Some(summary) = &job.summary else {
                     continue;
@@ -289,7 +286,7 @@ async fn failed(client: &mut Client, job: u32) -> CliResult<Value> {
     let mut cursor = 0;
     loop {
         let page = client
-            .task_page(client::TaskPage {
+            .ask(client::TaskPage {
                 job: Some(client::task_page::Job::Id(job)),
                 states: vec![TaskState::Failed.into()],
                 cursor,
@@ -323,7 +320,7 @@ fn failed_row(task: &client::TaskInfo) -> Value {
 }
 
 async fn info(client: &mut Client, job: u32) -> CliResult<Value> {
-    let jobs = client.job_list(selector(vec![job])?).await?;
+    let jobs = client.ask(JobList(selector(vec![job])?)).await?.jobs;
     let Some(summary) = jobs.into_iter().next() else {
         return Ok(Value::Null);
     };

@@ -61,7 +61,7 @@ pub(super) async fn ids_of(client: &mut Client, job: u32) -> CliResult<Option<Id
         jobs: Some(Selector::Ids(jobs).to_message()),
         states: Vec::new(),
     };
-    let found = client.task_ids(wanted).await?;
+    let found = client.ask(wanted).await?;
     let ids = found.jobs.into_iter().find_map(|job| job.ids);
     let ids = ids
         .filter(|ids| !ids.ranges.is_empty())

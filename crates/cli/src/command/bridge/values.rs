@@ -91,7 +91,7 @@ pub(super) async fn payload_of(
     let tasks = IdArray::consecutive(task, 1)
         .map_err(|error| CliError::caused("Invalid id of a call", &error))?;
     let page = client
-        .task_page(client::TaskPage {
+        .ask(client::TaskPage {
             job: Some(client::task_page::Job::Id(job)),
             tasks: Some((&tasks).into()),
             with_definition: true,

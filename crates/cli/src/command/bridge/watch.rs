@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hq_core::range::IdArray;
-use hq_protocol::client::{self, TaskState, reply::Reply, request::Request};
+use hq_core::time::nanos;
+use hq_protocol::client::{self, TaskState};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
@@ -12,7 +13,7 @@ use super::Shared;
 use super::calls::each_id;
 use super::frame::Frame;
 use super::talk::{answer, come_back, tell};
-use crate::client::{Client, WatchOptions};
+use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
@@ -78,14 +79,14 @@ async fn follow(
     settles: &mut mpsc::Receiver<Settle>,
 ) -> Result<(), (CliError, bool)> {
     let fatal = |error| (error, false);
-    let options = WatchOptions {
+    let watch = client::Watch {
+        jobs: Some(selector(job).map_err(fatal)?),
         with_outcomes: true,
         with_values: true,
-        interval: INTERVAL,
-        ..WatchOptions::default()
+        interval_ns: nanos(INTERVAL),
+        ..client::Watch::default()
     };
-    let selected = selector(job).map_err(fatal)?;
-    if let Err(error) = client.watch(selected, options).await {
+    if let Err(error) = client.watch(watch).await {
         return Err((error, client.is_lost()));
     }
     let mut is_first = true;
@@ -228,7 +229,7 @@ async fn settle_page(
     let mut cursor = 0;
     loop {
         let page = client
-            .task_page(client::TaskPage {
+            .ask(client::TaskPage {
                 job: Some(client::task_page::Job::Id(job)),
                 tasks: Some((&tasks).into()),
                 states: ends.map(Into::into).to_vec(),
@@ -275,13 +276,11 @@ async fn read_values(
     while !ids.is_empty() {
         let tasks = IdArray::from_sorted(ids.clone())
             .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
-        let request = Request::ReadValues(client::ReadValues {
+        let read = client::ReadValues {
             job,
             tasks: Some((&tasks).into()),
-        });
-        let Reply::TaskValues(reply) = client.request(request).await? else {
-            return Err(CliError::new("Unexpected answer from the server"));
         };
+        let reply = client.ask(read).await?;
         found.extend(reply.tasks.into_iter().zip(reply.values));
         match reply.next {
             Some(next) => ids.retain(|id| *id >= next),

@@ -3,15 +3,14 @@
 use hq_core::range::IdArray;
 use hq_core::words::count;
 use hq_protocol::client::{
-    self, alloc_request, ask_problems::Change, request::Request,
-    resubmitted_job::Result as Resubmitted,
+    self, alloc_request, ask_problems::Change, resubmitted_job::Result as Resubmitted,
 };
 use hq_protocol::common::stdio;
 
 use super::model::{LogKey, OutputTail};
 use super::question::Action;
 use super::read::{id_array, page_of};
-use crate::client::Client;
+use crate::client::{Client, Question, WorkerDrain, WorkerStop};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 use crate::text::clean;
@@ -28,7 +27,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
                 jobs: Some(only(id)),
                 reason: String::new(),
             };
-            let canceled = canceled(client, Request::JobCancel(cancel)).await?;
+            let canceled = canceled(client, cancel).await?;
             format!("{} of job {id} canceled", count(canceled, "task"))
         }
         Action::CancelTask(job, task) => {
@@ -37,7 +36,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
                 tasks: id_array((task, task)),
                 keep_running: false,
             };
-            match canceled(client, Request::TaskCancel(cancel)).await? {
+            match canceled(client, cancel).await? {
                 0 => format!("task {task} of job {job} has ended already"),
                 1.. => format!("task {task} of job {job} was canceled"),
             }
@@ -48,7 +47,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
                 states: vec![client::TaskState::Failed.into()],
                 ..client::Resubmit::default()
             };
-            let job = client.resubmit(resubmit).await?.jobs.into_iter().next();
+            let job = client.ask(resubmit).await?.jobs.into_iter().next();
             let tasks = job.as_ref().map_or(0, |job| job.task_count);
             match job.and_then(|job| job.result) {
                 Some(Resubmitted::NewJob(job)) => {
@@ -60,13 +59,11 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             }
         }
         Action::StopWorker(id) => {
-            client.change_workers(Request::WorkerStop(only(id))).await?;
+            client.ask(WorkerStop(only(id))).await?;
             format!("worker {id} is stopping")
         }
         Action::DrainWorker(id) => {
-            client
-                .change_workers(Request::WorkerDrain(only(id)))
-                .await?;
+            client.ask(WorkerDrain(only(id))).await?;
             format!("worker {id} stops when its tasks have ended")
         }
         Action::PauseQueue(id) => {
@@ -78,19 +75,22 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             format!("queue {id} goes on")
         }
         Action::Acknowledge(id) => {
-            client.problems(Some(Change::Acknowledge(id))).await?;
+            client.ask(Change::Acknowledge(id)).await?;
             "the problem is acknowledged; A takes that back".to_owned()
         }
         Action::TakeBack(id) => {
-            client.problems(Some(Change::TakeBack(id))).await?;
+            client.ask(Change::TakeBack(id)).await?;
             "the problem is open again".to_owned()
         }
     })
 }
 
 /// Returns the number of tasks that a request canceled.
-async fn canceled(client: &mut Client, request: Request) -> CliResult<u64> {
-    let results = client.change_jobs(request).await?.results;
+async fn canceled(
+    client: &mut Client,
+    request: impl Question<Answer = client::JobResults>,
+) -> CliResult<u64> {
+    let results = client.ask(request).await?.results;
     Ok(results.first().map_or(0, |result| result.canceled.into()))
 }
 
@@ -123,7 +123,7 @@ pub(super) async fn output_tail(client: &mut Client, job: u32, task: u32) -> Cli
 pub(super) async fn path(client: &mut Client, key: LogKey) -> CliResult<String> {
     let mut page = page_of(key.job);
     page.tasks = id_array((key.task, key.task));
-    let found = client.task_page(page).await?.tasks.into_iter().next();
+    let found = client.ask(page).await?.tasks.into_iter().next();
     let paths = found.and_then(|task| task.paths).unwrap_or_default();
     let output = if key.is_stderr {
         paths.stderr

@@ -10,6 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use hq_protocol::access::ServerDir;
+use hq_protocol::client::AskProblems;
 use hq_store::reader::run;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -21,12 +22,12 @@ use super::log::Position;
 use super::model::{LogKey, TasksOf};
 use super::question::Action;
 use super::{job, read};
-use crate::client::Client;
+use crate::client::{Client, ServerInfo};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::source::journal::JournalFile;
 use crate::source::problems::{self, is_open};
-use crate::source::{self, Ask as _, Snapshot};
+use crate::source::{self, Ask, Snapshot};
 use crate::text::clean;
 
 /// The minimum time between two questions about the state in memory, and about the store.
@@ -216,7 +217,7 @@ impl Server {
                 news(move |app| app.on_snapshot(snapshot))
             }
             Topic::Problems => {
-                let mut found = client.problems(None).await?.problems;
+                let mut found = client.ask(AskProblems::default()).await?.problems;
                 found.sort_by_key(|problem| !is_open(problem));
                 news(move |app| app.problems = Some(found))
             }
@@ -251,7 +252,7 @@ impl Server {
             }
             Topic::Past(is_long) => return self.read_past(*is_long, now).await,
             Topic::Events => {
-                let events = client.ask(run::events(now)).await?;
+                let events = Ask::ask(client, run::events(now)).await?;
                 news(move |app| app.events = events)
             }
             Topic::Ended => {
@@ -411,7 +412,7 @@ pub(super) fn start(
         (source, path.display().to_string(), Some(replay))
     } else {
         let mut server = Server::new(context.server_dir()?);
-        let info = runtime.block_on(async { server.get().await?.server_info().await })?;
+        let info = runtime.block_on(async { server.get().await?.ask(ServerInfo).await })?;
         let title = format!("server {} on {}", info.server_uid, info.client_host);
         (Source::Server(Box::new(server)), clean(&title), None)
     };

@@ -10,7 +10,7 @@ use hq_store::reader::run::{self, IdsRow, TouchedRow};
 
 use super::model::JobView;
 use super::read::{page_of, params_of, stored_row};
-use crate::client::Client;
+use crate::client::{Client, JobList};
 use crate::command::situation;
 use crate::error::CliResult;
 use crate::parse::selector::{Selector, array_to_message};
@@ -24,8 +24,8 @@ const BINS: i64 = 600;
 /// running and the parameters of failed tasks.
 pub(super) async fn of_server(client: &mut Client, job: u32, now_ns: i64) -> CliResult<JobView> {
     let mut view = view(client, job, now_ns).await?;
-    let found = client.job_list(Selector::Ids(IdArray::single(job)).to_message());
-    if let Some(summary) = found.await?.into_iter().next() {
+    let found = client.ask(JobList(Selector::Ids(IdArray::single(job)).to_message()));
+    if let Some(summary) = found.await?.jobs.into_iter().next() {
         let waits = situation::reason(client, &[summary]).await?;
         view.waits = waits.map(|why| clean(&why));
     }
@@ -37,7 +37,7 @@ pub(super) async fn of_server(client: &mut Client, job: u32, now_ns: i64) -> Cli
     page.tasks = IdArray::from_sorted(failed)
         .ok()
         .map(|ids| array_to_message(&ids));
-    let tasks = client.task_page(page).await?.tasks;
+    let tasks = client.ask(page).await?.tasks;
     let params = tasks.iter().map(|task| (task.id, params_of(task)));
     let params: BTreeMap<u32, String> = params.collect();
     for failure in &mut view.failures {

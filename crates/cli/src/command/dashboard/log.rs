@@ -70,7 +70,7 @@ impl Position {
             }),
             wait_ns: self.instance.map_or(0, |_| WAIT_NS),
         };
-        let mut output = client.read_output(request).await?;
+        let mut output = client.ask(request).await?;
         match output.kind() {
             Kind::NotFound => return Ok(self.say("this task no longer exists".to_owned())),
             Kind::NoOutput => return Ok(self.say(format!("its {} is not kept", self.key.stream()))),

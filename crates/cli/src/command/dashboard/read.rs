@@ -49,7 +49,7 @@ pub(super) async fn tasks_of_job(
     };
     let (mut rows, mut searched) = (Vec::new(), 0);
     let is_cut = loop {
-        let page = client.task_page(request.clone()).await?;
+        let page = client.ask(request.clone()).await?;
         searched += page.tasks.len();
         let found = page.tasks.into_iter().map(|task| row(job, task));
         rows.extend(found.filter(|row| filter.matches(row)));
@@ -146,7 +146,7 @@ pub(super) async fn usage(client: &mut Client, job: u32, task: u32) -> CliResult
         with_curves: true,
         ..page_of(job)
     };
-    let found = client.task_page(request).await?.tasks.into_iter().next();
+    let found = client.ask(request).await?.tasks.into_iter().next();
     // A forgotten task has no known resource usage.
     Ok(usage_of(job, task, &found.unwrap_or_default()))
 }
@@ -166,10 +166,7 @@ fn usage_of(job: u32, task: u32, found: &client::TaskInfo) -> UsageView {
 
 /// Returns the queues of automatic allocation. The reply may wait for a batch system.
 pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<Queue>> {
-    let list = alloc_request::Request::List(client::AllocListQuery {});
-    let alloc_reply::Reply::Queues(found) = client.alloc(list).await? else {
-        return Ok(Vec::new());
-    };
+    let found = client.ask(client::AllocListQuery {}).await?;
     let mut rows = Vec::new();
     for queue in found.queues {
         let info = client.alloc(alloc_request::Request::Info(queue.id)).await?;

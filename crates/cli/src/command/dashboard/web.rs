@@ -7,6 +7,7 @@ use hq_protocol::client;
 use serde_json::json;
 
 use crate::args::global::OutputMode;
+use crate::client::{HttpOpen, ServerInfo};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::output::json::write_value;
@@ -14,8 +15,8 @@ use crate::output::json::write_value;
 /// Opens the HTTP listener of the server if it is closed, and prints how to reach it.
 pub(crate) async fn run(is_read_only: bool, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let host = client.server_info().await?.client_host;
-    let opened = client.http_open().await?;
+    let host = client.ask(ServerInfo).await?.client_host;
+    let opened = client.ask(HttpOpen).await?;
     let place = Place::new(&opened, token_of(&opened, is_read_only)?, &host)?;
     match context.mode() {
         OutputMode::Json => {

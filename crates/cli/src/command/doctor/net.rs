@@ -12,7 +12,7 @@ use hq_protocol::{HandshakeError, Plane};
 
 use super::check::{Check, State};
 use super::relays;
-use crate::client::Client;
+use crate::client::{self as ours, Client};
 use crate::command::server::wrong_host;
 use crate::error::{CliError, CliResult};
 use crate::output::format::words;
@@ -131,7 +131,7 @@ async fn own_name() -> Check {
 async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
     let mut client = Client::connect(dir).await?;
     let before = SystemTime::now();
-    let info = client.server_info().await?;
+    let info = client.ask(ours::ServerInfo).await?;
     let after = SystemTime::now();
     let mut checks = vec![
         server(&info),

@@ -10,7 +10,7 @@ use hq_protocol::client;
 use tokio::time::{Instant, timeout_at};
 
 use crate::args::global::OutputMode;
-use crate::client::Client;
+use crate::client::{Client, JobInfo};
 use crate::command::Context;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
@@ -43,7 +43,10 @@ pub(super) async fn print_failures(
         let failed = match job.stats.unwrap_or_default().failed {
             0 => None,
             // The job may have been forgotten meanwhile.
-            _ => client.job_infos(one_job(job.id)?.to_message()).await.ok(),
+            _ => client
+                .ask(JobInfo(one_job(job.id)?.to_message()))
+                .await
+                .ok(),
         };
         let first =
             failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());

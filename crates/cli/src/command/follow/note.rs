@@ -9,7 +9,7 @@ use hq_core::range::IdArray;
 use hq_protocol::access::ServerDir;
 use hq_protocol::client;
 
-use crate::client::Client;
+use crate::client::{Client, JobList, ServerInfo};
 use crate::command::situation;
 use crate::output::pace;
 use crate::parse::selector::Selector;
@@ -64,17 +64,15 @@ async fn look(dir: &ServerDir, seen: &LastSummaries) -> Option<(String, Option<S
         .ok()
         .filter(|ids| !ids.is_empty())?;
     let mut client = Client::connect(dir).await.ok()?;
-    let jobs = client
-        .job_list(Selector::Ids(ids).to_message())
-        .await
-        .ok()?;
+    let found = client.ask(JobList(Selector::Ids(ids).to_message()));
+    let jobs = found.await.ok()?.jobs;
     let open: Vec<_> = jobs.into_iter().filter(situation::is_unfinished).collect();
     if open.is_empty() {
         return None;
     }
     let reason = situation::reason(&mut client, &open).await.ok()?;
     let mut text = situation::awaited(&open);
-    let now = client.server_info().await.ok()?.now_unix_ns;
+    let now = client.ask(ServerInfo).await.ok()?.now_unix_ns;
     if let Some(pace) = pace::text(open.iter(), now) {
         text.push_str(&format!("; {pace}"));
     }

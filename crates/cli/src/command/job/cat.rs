@@ -15,7 +15,7 @@ use hq_stream::{Channel, Index, OpenError, Stream, StreamDir};
 use crate::args::global::OutputMode;
 use crate::args::job::{CatArgs, StreamArg};
 use crate::args::task::states_to_message;
-use crate::client::Client;
+use crate::client::{Client, JobList};
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::task::{end_without, warn_about_tasks};
@@ -31,7 +31,10 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     }
     let tasks = args.selector.tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
-    let jobs = client.job_list(args.selector.job.to_message()).await?;
+    let jobs = client
+        .ask(JobList(args.selector.job.to_message()))
+        .await?
+        .jobs;
     let missing = match &args.selector.job {
         Selector::Ids(ids) => {
             let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
@@ -83,7 +86,7 @@ async fn cat_job(
     };
     let mut is_empty = true;
     loop {
-        let page = client.task_page(request.clone()).await?;
+        let page = client.ask(request.clone()).await?;
         if !page.job_found {
             // The job was forgotten after it was listed.
             tracing::error!("Job {job} was not found");

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::args::global::OutputMode;
 use crate::args::job::{FailuresArgs, GroupBy};
-use crate::client::Client;
+use crate::client::{Client, JobInfo};
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing, NO_JOB};
 use crate::error::{CliError, CliResult};
@@ -48,7 +48,7 @@ pub(in crate::command) async fn failures(
 ) -> CliResult<()> {
     let mut client = context.connect().await?;
     let dir = context.server_dir()?;
-    let infos = client.job_infos(args.selector.to_message()).await?;
+    let infos = client.ask(JobInfo(args.selector.to_message())).await?;
     let missing = Missing::of(infos.not_found.as_ref());
     missing.warn(
         |job| format!("Job {job} not found"),
@@ -108,7 +108,7 @@ async fn first_aborted(
     if job.stats.unwrap_or_default().aborted == 0 {
         return Ok(None);
     }
-    let page = client.task_page(client::TaskPage {
+    let page = client.ask(client::TaskPage {
         job: Some(task_page::Job::Id(job.id)),
         states: vec![client::TaskState::Aborted.into()],
         limit: 1,
@@ -146,7 +146,7 @@ async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
         ..client::TaskPage::default()
     });
     while let Some(request) = next.take() {
-        let page = client.task_page(request.clone()).await?;
+        let page = client.ask(request.clone()).await?;
         failed.extend(page.tasks.into_iter().map(|task| {
             Failed {
                 task: task.id,

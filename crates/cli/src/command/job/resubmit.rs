@@ -11,7 +11,7 @@ use hq_protocol::convert::NEW_REQUESTS_MAX;
 use super::suggest::Groups;
 use crate::args::global::OutputMode;
 use crate::args::job::ResubmitArgs;
-use crate::client::Client;
+use crate::client::{Client, JobInfo, JobList};
 use crate::command::missing::{self, Missing};
 use crate::command::situation::is_unfinished;
 use crate::command::{Context, follow};
@@ -120,8 +120,9 @@ async fn note_on_running(
     for ResubmittedView { job, new_job, .. } in jobs {
         let one = Selector::Ids(IdArray::single(*job)).to_message();
         if client
-            .job_list(one)
+            .ask(JobList(one))
             .await?
+            .jobs
             .first()
             .is_some_and(is_unfinished)
         {
@@ -149,7 +150,7 @@ async fn ask(args: &ResubmitArgs, client: &mut Client) -> CliResult<client::Resu
     if args.suggested {
         return resubmit_suggested(request, client).await;
     }
-    client.resubmit(request).await
+    client.ask(request).await
 }
 
 /// Prints the new requests of a job's tasks.
@@ -202,7 +203,7 @@ async fn resubmit_suggested(
     client: &mut Client,
 ) -> CliResult<client::Resubmitted> {
     let infos = client
-        .job_infos(request.jobs.clone().unwrap_or_default())
+        .ask(JobInfo(request.jobs.clone().unwrap_or_default()))
         .await?;
     let mut results = client::Resubmitted {
         jobs: Vec::new(),
@@ -235,7 +236,7 @@ async fn resubmit_suggested(
             resize: Some(resize),
             ..request.clone()
         };
-        let resubmitted = client.resubmit(resized).await.map_err(too_old)?;
+        let resubmitted = client.ask(resized).await.map_err(too_old)?;
         results.jobs.extend(resubmitted.jobs);
     }
     Ok(results)

@@ -7,6 +7,7 @@ use hq_protocol::{client, common};
 
 use super::suggest::Groups;
 use crate::args::job::StatsArgs;
+use crate::client::JobInfo;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::{Context, all_tasks};
 use crate::error::CliResult;
@@ -20,7 +21,7 @@ const UNITS_PER_CPU: f64 = 10_000.0;
 /// Shows the distribution of run times and resource use of the ended tasks.
 pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let infos = client.job_infos(args.selector.to_message()).await?;
+    let infos = client.ask(JobInfo(args.selector.to_message())).await?;
     let missing = Missing::of(infos.not_found.as_ref());
     missing.warn(
         |job| format!("Job {job} not found"),
@@ -44,7 +45,7 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
             ..all_tasks(id)
         };
         loop {
-            let page = client.task_page(request.clone()).await?;
+            let page = client.ask(request.clone()).await?;
             if args.suggest {
                 groups.add(&page);
             } else {

@@ -64,7 +64,7 @@ impl Groups {
             ..all_tasks(job)
         };
         loop {
-            let page = client.task_page(request.clone()).await?;
+            let page = client.ask(request.clone()).await?;
             if !page.job_found {
                 return Ok(None);
             }

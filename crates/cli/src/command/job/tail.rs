@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::args::global::OutputMode;
 use crate::args::job::{StreamArg, TailArgs};
 use crate::args::task::TaskStateArg;
-use crate::client::Client;
+use crate::client::{Client, JobList};
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::task::{end_without, warn_about_tasks};
@@ -84,7 +84,7 @@ async fn find_job(args: &TailArgs, client: &mut Client) -> CliResult<Option<(u32
         SingleSelector::Last => Selector::Last,
         SingleSelector::Id(id) => Selector::Ids(one(id)?),
     };
-    let found = client.job_list(selector.to_message()).await?;
+    let found = client.ask(JobList(selector.to_message())).await?.jobs;
     match (found.first(), job) {
         (Some(job), _) => {
             let count = match &args.target.tasks {
@@ -166,7 +166,7 @@ impl Tail {
         };
         let mut missing = Missing::default();
         loop {
-            let page = match self.client.task_page(request.clone()).await {
+            let page = match self.client.ask(request.clone()).await {
                 Err(error) if self.args.follow && self.client.may_return() => {
                     self.client.come_back_quietly(error).await?;
                     continue;

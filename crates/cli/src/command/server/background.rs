@@ -12,7 +12,7 @@ use hq_protocol::access::{ACCESS_FILE_NAME, ServerDir};
 use hq_protocol::client::ServerInfo;
 use rustix::process::{Pid, Signal};
 
-use crate::client::{Client, access_error};
+use crate::client::{self, Client, access_error};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
@@ -103,7 +103,7 @@ fn published(dir: &ServerDir) -> Option<(u64, u64, i64, i64)> {
 /// another server answers.
 async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<CliError>> {
     let info = match Client::connect_to_port(dir, false).await {
-        Ok(mut client) => client.server_info().await,
+        Ok(mut client) => client.ask(client::ServerInfo).await,
         Err(error) => Err(error),
     };
     match info {
@@ -118,7 +118,7 @@ async fn ask_by_name(dir: &ServerDir, pid: u32) -> Result<ServerInfo, Option<Cli
 async fn answers_here(dir: &ServerDir, pid: u32) -> bool {
     let asked = async {
         let mut client = Client::connect_to_port(dir, true).await.ok()?;
-        client.server_info().await.ok()
+        client.ask(client::ServerInfo).await.ok()
     };
     let answer = tokio::time::timeout(NAME_PATIENCE, asked).await;
     matches!(answer, Ok(Some(info)) if info.pid == pid)

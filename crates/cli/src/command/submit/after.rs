@@ -8,7 +8,7 @@ use hq_core::template::After;
 use hq_protocol::client;
 
 use crate::args::submit::SubmitArgs;
-use crate::client::Client;
+use crate::client::{Client, JobList};
 use crate::command::situation::is_unfinished;
 use crate::error::{CliError, CliResult};
 use crate::output::view;
@@ -45,7 +45,7 @@ pub(super) async fn resolve(
         jobs: Some(Selector::Ids(IdArray::single(each.job.as_u32())).to_message()),
         states: Vec::new(),
     };
-    let reply = client.task_ids(request).await.map_err(|error| {
+    let reply = client.ask(request).await.map_err(|error| {
         // The error of `job task-ids` does not name the job.
         if error.is_not_found() {
             not_found(each.job.as_u32())
@@ -74,7 +74,7 @@ pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<O
                 jobs: Some(selector),
                 states: states.map(i32::from).to_vec(),
             };
-            let reply = client.task_ids(request).await?;
+            let reply = client.ask(request).await?;
             let ids = reply.jobs.into_iter().next().and_then(|job| job.ids);
             let ids = ids
                 .map(IdArray::try_from)
@@ -84,7 +84,7 @@ pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<O
             tasks.sort_unstable();
             unended.each = Some((job, tasks));
         } else if unended.job.is_none() {
-            let jobs = client.job_list(selector).await?;
+            let jobs = client.ask(JobList(selector)).await?.jobs;
             let is_unended = jobs.first().is_none_or(is_unfinished);
             unended.job = is_unended.then_some(job);
         }
@@ -96,7 +96,7 @@ async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResu
     let job = match arg.job {
         SingleSelector::Id(id) => id,
         SingleSelector::Last => {
-            let jobs = client.job_list(Selector::Last.to_message()).await?;
+            let jobs = client.ask(JobList(Selector::Last.to_message())).await?.jobs;
             let last = jobs.first().map(|job| job.id);
             last.ok_or_else(|| CliError::new("No job to wait for: the last one is gone"))?
         }
@@ -111,7 +111,7 @@ async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResu
 /// Warns that the new tasks are aborted immediately, because the earlier job did not finish.
 async fn note_on_failed(id: JobId, client: &mut Client) -> CliResult<()> {
     let one = Selector::Ids(IdArray::single(id.as_u32())).to_message();
-    let jobs = client.job_list(one).await?;
+    let jobs = client.ask(JobList(one)).await?.jobs;
     let ended = jobs.first().filter(|job| !is_unfinished(job));
     if ended.is_some_and(|job| view::totals(job).finished < u64::from(job.task_count)) {
         tracing::warn!(

@@ -177,8 +177,13 @@ async fn submit_all(
     client: &mut Client,
 ) -> CliResult<Vec<Result<u32, String>>> {
     if submits.len() > 1 {
-        match client.submit_all(submits.clone()).await {
-            Ok(results) => return Ok(results.into_iter().map(from_message).collect()),
+        match client
+            .ask(client::SubmitAll {
+                submits: submits.clone(),
+            })
+            .await
+        {
+            Ok(all) => return Ok(all.results.into_iter().map(from_message).collect()),
             // One of the submits is invalid, and the other submits must not fail with it.
             Err(error) => drop(refusal(error, client)?),
         }

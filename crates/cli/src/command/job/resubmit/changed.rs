@@ -7,7 +7,7 @@ use hq_core::words::count;
 use hq_protocol::client::{self, resubmitted_job::Result as Row};
 
 use super::older;
-use crate::client::Client;
+use crate::client::{Client, JobList};
 use crate::command::Context;
 use crate::command::missing::Missing;
 use crate::error::{CliError, CliResult, exit};
@@ -57,7 +57,7 @@ pub(super) async fn resubmit(
             chosen: Some(chosen),
             ..client::Resubmit::default()
         };
-        let resubmitted = client.resubmit(request).await.map_err(too_old)?;
+        let resubmitted = client.ask(request).await.map_err(too_old)?;
         // The job may have been forgotten meanwhile.
         if resubmitted.jobs.is_empty() {
             let gone = "it no longer exists".to_owned();
@@ -102,7 +102,7 @@ async fn decide(
 ) -> CliResult<(Vec<Decided>, Option<hq_protocol::common::IdArray>)> {
     // Jobs are handled one at a time, because the details of a graph are as large as its
     // definition.
-    let found = client.job_list(jobs.to_message()).await?;
+    let found = client.ask(JobList(jobs.to_message())).await?.jobs;
     if found.len() > 1 {
         let count = found.len();
         return Err(
@@ -156,9 +156,9 @@ async fn still_writes(
     let mut next = summary.resubmitted_as;
     for _ in 0..SUCCESSORS_MAX {
         let Some(id) = next else { break };
-        let found = client.job_list(Selector::Ids(IdArray::single(id)).to_message());
+        let found = client.ask(JobList(Selector::Ids(IdArray::single(id)).to_message()));
         // A job can only be forgotten after it has ended.
-        let Some(job) = found.await?.into_iter().next() else {
+        let Some(job) = found.await?.jobs.into_iter().next() else {
             break;
         };
         let unfinished = view::totals(&job).unfinished();
@@ -182,7 +182,7 @@ async fn specs(job: u32, client: &mut Client) -> CliResult<Vec<SubmitSpec>> {
         show: Some(job),
         ..client::Resubmit::default()
     };
-    let shown = client.resubmit(request).await.map_err(too_old)?;
+    let shown = client.ask(request).await.map_err(too_old)?;
     let Some(row) = shown.jobs.into_iter().next() else {
         return Err(CliError::new(format!("Job {job} no longer exists")));
     };

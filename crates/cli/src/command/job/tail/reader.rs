@@ -88,7 +88,7 @@ impl Reader {
             }),
             wait_ns: u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX),
         };
-        let mut output = match self.client.read_output(request).await {
+        let mut output = match self.client.ask(request).await {
             // The reply was lost, so the same request is sent again.
             Err(error) if self.follow && self.client.may_return() => {
                 self.client.come_back_quietly(error).await?;

@@ -3,7 +3,7 @@
 use hq_protocol::client;
 use tokio::sync::mpsc;
 
-use crate::client::{Client, WatchOptions};
+use crate::client::Client;
 use crate::error::{CliError, CliResult};
 
 /// A change of a job.
@@ -72,14 +72,15 @@ async fn watch_once(
     mut is_back: bool,
     news: &mpsc::Sender<CliResult<JobUpdate>>,
 ) -> CliResult<()> {
-    let options = WatchOptions {
+    let watch = client::Watch {
+        jobs: Some(jobs),
         until_idle: true,
         with_progress: true,
         with_outcomes: true,
         with_ranges: true,
-        ..WatchOptions::default()
+        ..client::Watch::default()
     };
-    client.watch(jobs, options).await?;
+    client.watch(watch).await?;
     loop {
         let update = client.next_update().await?;
         let is_last = update.done;

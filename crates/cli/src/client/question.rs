@@ -1,0 +1,100 @@
+//! Questions that the server answers with one reply.
+
+use hq_protocol::client::{
+    self, AllocRequest, Empty, Selector, alloc_reply, alloc_request, ask_problems, ask_tokens,
+    reply::Reply, request::Request,
+};
+
+/// A request that determines the type of its answer.
+pub(crate) trait Question {
+    type Answer;
+
+    fn request(self) -> Request;
+
+    /// Returns the answer, or `None` if the reply is about something else.
+    fn answer(reply: Reply) -> Option<Self::Answer>;
+}
+
+/// Asks for information about the server.
+pub(crate) struct ServerInfo;
+/// Opens the HTTP listener of the server.
+pub(crate) struct HttpOpen;
+/// Asks for summaries of jobs, sorted by id. The answer leaves out unknown jobs.
+pub(crate) struct JobList(pub(crate) Selector);
+pub(crate) struct JobInfo(pub(crate) Selector);
+pub(crate) struct JobClose(pub(crate) Selector);
+pub(crate) struct WorkerStop(pub(crate) Selector);
+pub(crate) struct WorkerDrain(pub(crate) Selector);
+pub(crate) struct WorkerRelease(pub(crate) Selector);
+
+/// Each row has a question, its request, the variant of the reply, and the type of the answer.
+macro_rules! questions {
+    ($($question:ty, $request:expr => $reply:ident: $answer:ty;)*) => {$(
+        impl Question for $question {
+            type Answer = $answer;
+
+            fn request(self) -> Request {
+                let request: fn(Self) -> Request = $request;
+                request(self)
+            }
+
+            fn answer(reply: Reply) -> Option<$answer> {
+                if let Reply::$reply(answer) = reply { Some(answer) } else { None }
+            }
+        }
+    )*};
+}
+
+questions! {
+    ServerInfo, |_| Request::ServerInfo(Empty {}) => ServerInfo: client::ServerInfo;
+    HttpOpen, |_| Request::HttpOpen(Empty {}) => HttpOpened: client::HttpOpened;
+    client::ServerStop, Request::ServerStop => Done: Empty;
+    client::DebugDump, Request::DebugDump => DebugDump: client::DebugDump;
+    client::AskProblems, Request::Problems => Problems: client::Problems;
+    ask_problems::Change, |change| Request::Problems(client::AskProblems { change: Some(change) })
+        => Problems: client::Problems;
+    client::AskTokens, Request::Tokens => Tokens: client::Tokens;
+    ask_tokens::Change, |change| Request::Tokens(client::AskTokens { change: Some(change) })
+        => Tokens: client::Tokens;
+    client::SqlQuery, Request::Query => SqlTable: client::SqlTable;
+    // Only actions that read nothing have this answer.
+    client::Journal, Request::Journal => Done: Empty;
+    client::Submit, Request::Submit => Submitted: client::JobId;
+    client::SubmitAll, Request::SubmitAll => SubmittedAll: client::SubmittedAll;
+    client::OpenJob, Request::JobOpen => Submitted: client::JobId;
+    client::Resubmit, Request::JobResubmit => Resubmitted: client::Resubmitted;
+    client::Forget, Request::JobForget => Forgotten: client::Forgotten;
+    JobList, |jobs| Request::JobList(jobs.0) => JobList: client::JobList;
+    JobInfo, |jobs| Request::JobInfo(jobs.0) => JobInfos: client::JobInfos;
+    JobClose, |jobs| Request::JobClose(jobs.0) => JobResults: client::JobResults;
+    client::Cancel, Request::JobCancel => JobResults: client::JobResults;
+    client::CancelTasks, Request::TaskCancel => JobResults: client::JobResults;
+    client::TaskPage, Request::TaskPage => TaskPage: client::TaskPageReply;
+    client::TaskIds, Request::TaskIds => TaskIds: client::TaskIdsReply;
+    client::ReadOutput, Request::ReadOutput => Output: client::Output;
+    client::ReadValues, Request::ReadValues => TaskValues: client::TaskValues;
+    client::Explain, Request::Explain => Explanation: client::Explanation;
+    client::WorkerQuery, Request::Workers => Workers: client::Workers;
+    WorkerStop, |workers| Request::WorkerStop(workers.0) => WorkerStop: client::WorkerStopResults;
+    WorkerDrain, |workers| Request::WorkerDrain(workers.0) => WorkerStop: client::WorkerStopResults;
+    WorkerRelease, |workers| Request::WorkerRelease(workers.0) => WorkerStop: client::WorkerStopResults;
+    client::QuarantineWorkers, Request::WorkerQuarantine => WorkerStop: client::WorkerStopResults;
+    alloc_request::Request, |request| Request::Alloc(AllocRequest { request: Some(request) })
+        => Alloc: client::AllocReply;
+}
+
+impl Question for client::AllocListQuery {
+    type Answer = client::AllocQueues;
+
+    fn request(self) -> Request {
+        alloc_request::Request::List(self).request()
+    }
+
+    fn answer(reply: Reply) -> Option<Self::Answer> {
+        if let alloc_reply::Reply::Queues(found) = alloc_request::Request::answer(reply)?.reply? {
+            Some(found)
+        } else {
+            None
+        }
+    }
+}
