@@ -22,7 +22,7 @@ use crate::client::Client;
 use crate::error::{CliError, CliResult};
 use crate::logging::{self, Role};
 use crate::output::console::{self, Console};
-use crate::output::{self, Look, Output};
+use crate::output::{Look, Output, View};
 
 mod alloc;
 mod bridge;
@@ -54,7 +54,7 @@ const DEFAULT_DIR_NAME: &str = ".hq-server";
 /// The options, the output and the other data that every command needs.
 pub(crate) struct Context {
     pub(crate) global: GlobalArgs,
-    pub(crate) output: Box<dyn Output>,
+    pub(crate) output: Output,
     pub(crate) out: Console,
     pub(crate) colors: bool,
 }
@@ -67,7 +67,10 @@ impl Context {
             colors,
             columns: console::terminal_size(std::io::stdout()).map(|(columns, _)| columns),
         };
-        let output = output::for_mode(global.output_mode, look);
+        let output = Output {
+            mode: global.output_mode,
+            look,
+        };
         Self {
             output,
             out: Console::new(global.output_mode),
@@ -128,9 +131,14 @@ impl Context {
         }
     }
 
+    /// Prints the result of a command.
+    pub(crate) fn show(&mut self, view: &impl View) -> CliResult<()> {
+        Ok(self.output.show(&mut self.out, view)?)
+    }
+
     /// Ends a command that prints nothing or only raw text.
     pub(crate) fn done(&mut self) -> CliResult<()> {
-        Ok(self.output.done(&mut self.out)?)
+        self.show(&())
     }
 }
 

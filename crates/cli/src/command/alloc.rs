@@ -27,6 +27,7 @@ use crate::batch_system;
 use crate::error::{CliError, CliResult};
 use crate::output::console::Shown as _;
 use crate::output::format::words;
+use crate::output::{AllocationsView, QueuesView};
 use crate::parse::resource::CpuDefinition;
 
 /// The idle timeout of workers in allocations.
@@ -75,9 +76,8 @@ fn unexpected() -> CliError {
 async fn list(args: &ListArgs, context: &mut Context) -> CliResult<()> {
     let query = client::AllocListQuery {};
     let queues = &context.connect().await?.ask(query).await?.queues;
-    Ok(context
-        .output
-        .alloc_list(&mut context.out, queues, args.verbose)?)
+    let is_verbose = args.verbose;
+    context.show(&QueuesView { queues, is_verbose })
 }
 
 async fn info(args: &InfoArgs, context: &mut Context) -> CliResult<()> {
@@ -97,9 +97,10 @@ async fn info(args: &InfoArgs, context: &mut Context) -> CliResult<()> {
         .retain(|allocation| wanted.is_none_or(|wanted| allocation.state() == wanted));
     found.allocations.sort_by(|a, b| a.id.cmp(&b.id));
     say_state(args.queue, found.is_paused, &found.reason);
-    Ok(context
-        .output
-        .alloc_info(&mut context.out, &found.allocations, args.verbose)?)
+    context.show(&AllocationsView {
+        allocations: &found.allocations,
+        is_verbose: args.verbose,
+    })
 }
 
 /// Logs why a queue requests more allocations or none.

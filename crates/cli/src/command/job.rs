@@ -15,10 +15,10 @@ use crate::args::job::{
 use crate::args::task::states_to_message;
 use crate::client::{Client, JobClose, JobInfo, JobList, ServerInfo};
 use crate::error::{CliError, CliResult};
-use crate::output::JobListView;
 use crate::output::console::error_line;
 use crate::output::pace::{self, ServerClock};
 use crate::output::view::job_state;
+use crate::output::{JobInfos, JobListView, NewJob};
 use crate::parse::selector::{Selector, SingleSelector};
 
 mod cat;
@@ -70,7 +70,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         is_all: args.all,
     };
     let hidden = args.filter.map_or(jobs.len() - shown.len(), |_| 0);
-    context.output.job_list(&mut context.out, view)?;
+    context.show(&view)?;
     context.note_hidden(hidden, "job");
     Ok(())
 }
@@ -87,7 +87,7 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
     for job in &jobs {
         counts.add(job_state(job));
     }
-    Ok(context.output.job_summary(&mut context.out, &counts)?)
+    context.show(&counts)
 }
 
 /// Runs `hq job info`. Tasks are printed page by page.
@@ -99,21 +99,21 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         |job| format!("Job {job} not found"),
         |jobs| format!("Jobs {jobs} not found"),
     );
-    let wants_tasks = context.output.wants_tasks_of_jobs();
-    let mut sink = context.output.job_infos(&mut context.out, args.verbose);
+    let wants_tasks = context.mode() == OutputMode::Json;
+    let mut shown = JobInfos::new(context.output, &mut context.out, args.verbose);
     for job in &infos.jobs {
-        sink.job(job)?;
+        shown.job(job)?;
         let id = job.summary.as_ref().map_or(0, |summary| summary.id);
         let mut next = wants_tasks.then(|| all_tasks(id));
         while let Some(request) = next.take() {
             let page = client.ask(request.clone()).await?;
-            sink.tasks(&page)?;
+            shown.tasks(&page)?;
             next = page
                 .next_cursor
                 .map(|cursor| client::TaskPage { cursor, ..request });
         }
     }
-    sink.finish()?;
+    shown.finish()?;
     print_pace(&infos.jobs, context)?;
     let missing = missing.or_none(
         &args.selector,
@@ -235,7 +235,7 @@ pub(super) async fn task_ids(args: TaskIdsArgs, context: &mut Context) -> CliRes
         states: states_to_message(args.filter.as_deref()),
     };
     let reply = context.connect().await?.ask(request).await?;
-    Ok(context.output.task_ids(&mut context.out, &reply)?)
+    context.show(&reply)
 }
 
 /// Runs `hq job open`.
@@ -244,6 +244,6 @@ pub(super) async fn open(args: OpenArgs, context: &mut Context) -> CliResult<()>
         name: args.name.unwrap_or_else(|| "job".to_owned()),
         max_fails: args.max_fails,
     };
-    let job = context.connect().await?.ask(request).await?.id;
-    Ok(context.output.job_opened(&mut context.out, job)?)
+    let id = context.connect().await?.ask(request).await?.id;
+    context.show(&NewJob { id, is_open: true })
 }

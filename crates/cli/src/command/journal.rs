@@ -20,7 +20,7 @@ use crate::args::journal::{
 use crate::client::{ServerInfo, access_error};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::json::write_value;
-use crate::output::table::write_plain;
+use crate::output::write_plain;
 use crate::report::{gather, page};
 use crate::source::journal::JournalFile;
 use crate::submit::read_stdin;

@@ -13,6 +13,7 @@ use crate::args::output_log::{ExportArgs, LogCatArgs, OutputLogArgs, OutputLogCo
 use crate::command::Context;
 use crate::command::job::copy_stream;
 use crate::error::{CliError, CliResult};
+use crate::output::OutputLogView;
 use crate::output::console::{Shown as _, color_of_task};
 use crate::output::format::joined_ids;
 use crate::parse::selector::JobTasks;
@@ -42,9 +43,8 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
             let mut summary = log.index.summary();
             summary.files = log.dir.file_count();
             let path = args.path.display().to_string();
-            return Ok(context
-                .output
-                .stream_summary(&mut context.out, &path, &summary)?);
+            let (path, summary) = (&*path, &summary);
+            return context.show(&OutputLogView { path, summary });
         }
         OutputLogCommand::Jobs => {
             for job in log.index.jobs() {

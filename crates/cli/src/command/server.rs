@@ -18,6 +18,7 @@ use super::situation::is_unfinished;
 use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, StopArgs, WaitArgs};
 use crate::client::{Client, JobList, ServerInfo, access_error};
 use crate::error::{CliError, CliResult};
+use crate::output::ServerView;
 use crate::output::format::words;
 use crate::parse::selector::Selector;
 use crate::signals::Warnings;
@@ -105,11 +106,11 @@ async fn serve(args: StartArgs, context: &mut Context) -> CliResult<()> {
         tracing::warn!("{why}");
     }
     // A server continues even if its standard output is closed.
-    let shown = context
-        .output
-        .server_info(&mut context.out, server.info(), Some(dir.root()));
-    let flushed = shown.map_err(CliError::from).and_then(|()| context.flush());
-    if let Err(error) = flushed {
+    let shown = context.show(&ServerView {
+        info: server.info(),
+        dir: Some(dir.root()),
+    });
+    if let Err(error) = shown.and_then(|()| context.flush()) {
         tracing::debug!(?error, "cannot print the server's table");
     }
     print_ready(&dir);
@@ -238,7 +239,8 @@ pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()>
 /// Runs `hq server info`.
 pub(super) async fn info(context: &mut Context) -> CliResult<()> {
     let info = context.connect().await?.ask(ServerInfo).await?;
-    Ok(context.output.server_info(&mut context.out, &info, None)?)
+    let info = &info;
+    context.show(&ServerView { info, dir: None })
 }
 
 /// Runs `hq server wait`.

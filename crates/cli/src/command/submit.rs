@@ -22,6 +22,7 @@ use crate::args::submit::{Destination, DirectivesMode, FollowArgs, SubmitArgs, T
 use crate::client::Client;
 use crate::config::{complete_tasks, submit_words};
 use crate::error::{CliError, CliResult};
+use crate::output::NewJob;
 use crate::output::console::is_stdout_file;
 use crate::parse::selector::one_job;
 use crate::submit::build::{SubmitRequest, build};
@@ -233,7 +234,10 @@ async fn send(
 ) -> CliResult<u32> {
     prepared.report();
     let job = client.submit((&prepared.spec).into()).await?;
-    context.output.job_submitted(&mut context.out, job)?;
+    context.show(&NewJob {
+        id: job,
+        is_open: false,
+    })?;
     // The output is flushed now, because scripts use the id while we wait.
     context.flush()?;
     if context.mode() == OutputMode::Cli && std::io::stderr().is_terminal() && is_stdout_file() {

@@ -13,8 +13,8 @@ use crate::args::global::OutputMode;
 use crate::args::task::{ExplainArgs, InfoArgs, ListArgs, states_to_message};
 use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult};
-use crate::output::TaskListView;
 use crate::output::format::{cut, id_array};
+use crate::output::{ExplanationView, TaskInfos, TaskListView, TaskLists};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message, one_job};
 
 /// The maximum number of characters of a job's task ids in an error.
@@ -42,9 +42,9 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         is_verbose: args.verbose,
     };
     let mut missing_tasks = (Missing::default(), 0);
-    let mut sink = context.output.task_list(&mut context.out, view);
+    let mut shown = TaskLists::new(context.output, &mut context.out, view);
     for job in &jobs {
-        sink.job(job.id)?;
+        shown.job(job.id)?;
         let mut request = client::TaskPage {
             job: Some(task_page::Job::Id(job.id)),
             tasks: tasks.as_ref().map(array_to_message),
@@ -55,7 +55,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         loop {
             let page = client.ask(request.clone()).await?;
             missing.add(page.not_found.as_ref());
-            sink.tasks(&page)?;
+            shown.tasks(&page)?;
             let Some(cursor) = page.next_cursor else {
                 break;
             };
@@ -66,7 +66,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
             missing_tasks = (missing, job.id);
         }
     }
-    if sink.finish()? {
+    if shown.finish()? {
         context.flush()?;
         tracing::info!("An error message was truncated. Use -v to display the full error.");
     }
@@ -130,7 +130,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         ..client::TaskPage::default()
     };
     let with_words = args.verbose && context.mode() == OutputMode::Cli;
-    let mut sink = context.output.task_infos(&mut context.out, args.verbose);
+    let mut shown = TaskInfos::new(context.output, &mut context.out, args.verbose);
     let (mut missing, mut missing_job) = (Missing::default(), Missing::default());
     let id = loop {
         let mut page = client.ask(request.clone()).await?;
@@ -143,7 +143,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         if with_words {
             add_last_words(&mut client, &mut page).await?;
         }
-        sink.tasks(&page)?;
+        shown.tasks(&page)?;
         let Some(cursor) = page.next_cursor else {
             break page.job;
         };
@@ -156,7 +156,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     for line in lines {
         tracing::warn!("{line}");
     }
-    sink.finish()?;
+    shown.finish()?;
     missing_job.end(missing::JOBS, context)?;
     end_without((missing, id), &mut client, context).await
 }
@@ -209,8 +209,10 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         Err(error) => return Err(with_known_tasks(error, args.target.job, &mut client).await),
     };
     let is_verbose = args.verbose;
-    let output = &context.output;
-    output.explanation(&mut context.out, &explanation, is_verbose)?;
+    context.show(&ExplanationView {
+        explanation: &explanation,
+        is_verbose,
+    })?;
     context.flush()?;
     if !is_verbose && explanation.is_ready && has_reader(context) {
         let (job, task) = (explanation.job, explanation.task);

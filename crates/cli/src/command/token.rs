@@ -50,8 +50,7 @@ pub(super) async fn run(command: TokenCommand, context: &mut Context) -> CliResu
             }
         }
         TokenCommand::List => {
-            let found = client.ask(AskTokens::default()).await?;
-            context.output.token_list(&mut context.out, &found.tokens)?;
+            context.show(&client.ask(AskTokens::default()).await?)?;
         }
         TokenCommand::Revoke(args) => {
             for name in args.names {

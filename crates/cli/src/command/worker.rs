@@ -18,6 +18,7 @@ use crate::client::{Client, WorkerDrain, WorkerRelease, WorkerStop};
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::output::view::worker_state;
+use crate::output::{WorkerInfosView, WorkerListView};
 use crate::parse::selector::Selector;
 
 mod deploy;
@@ -164,7 +165,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         }
     });
     workers.sort_unstable_by_key(|worker| worker.id);
-    context.output.worker_list(&mut context.out, &workers)?;
+    context.show(&WorkerListView(&workers))?;
     context.note_hidden(count.saturating_sub(workers.len()), "worker");
     Ok(())
 }
@@ -181,9 +182,7 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
         |worker| format!("Worker {worker} not found"),
         |workers| format!("Workers {workers} not found"),
     );
-    context
-        .output
-        .worker_infos(&mut context.out, &found.workers)?;
+    context.show(&WorkerInfosView(&found.workers))?;
     let is_empty = found.workers.is_empty();
     let missing = missing.or_none(&args.selector, is_empty, missing::NO_WORKER, context);
     missing.end(missing::WORKERS, context)

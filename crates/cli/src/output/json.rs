@@ -1,34 +1,14 @@
-//! Prints one pretty-printed JSON value per command, with keys in alphabetical order.
+//! Pretty-printed JSON with keys in alphabetical order: one value per command.
 //!
-//! [`serde_json::Value`] keeps keys sorted. Lists of tasks are never held as a whole: [`stream`]
-//! writes them element by element.
+//! [`serde_json::Value`] keeps keys sorted. Lists of tasks are never held as a whole:
+//! [`JsonStream`] writes them element by element.
 
 use std::io;
-use std::path::Path;
 
-use hq_core::job::{JobState, JobTotals};
-use hq_protocol::{client, common};
-use serde_json::{Value, json};
+use hq_protocol::common;
+use serde_json::Value;
 
-use super::format::rfc3339;
-use super::suggest::Suggestion;
-use super::{
-    ChangedView, JobInfoSink, JobListView, JobStatsView, Out, Output, ResubmittedView,
-    TaskInfoSink, TaskListSink, TaskListView, view,
-};
-use crate::submit::plan::Plan;
-
-mod alloc;
-mod job;
-mod plan;
-mod stream;
-mod task;
-mod worker;
-
-pub(crate) use task::add_params;
-
-/// Prints JSON.
-pub(crate) struct JsonOutput;
+use super::{Out, view};
 
 /// Writes a pretty-printed value and a line feed.
 pub(crate) fn write_value(out: Out<'_>, value: &Value) -> io::Result<()> {
@@ -37,7 +17,7 @@ pub(crate) fn write_value(out: Out<'_>, value: &Value) -> io::Result<()> {
 }
 
 /// Returns the destination of an output: a path, `<pipe>`, or null.
-fn stdio_value(stdio: &common::Stdio, path: impl Fn(&[u8]) -> String) -> Option<String> {
+pub(super) fn stdio_value(stdio: &common::Stdio, path: impl Fn(&[u8]) -> String) -> Option<String> {
     match view::stdio_kind(stdio) {
         common::stdio::Kind::None => None,
         common::stdio::Kind::File => Some(path(&stdio.path)),
@@ -45,185 +25,146 @@ fn stdio_value(stdio: &common::Stdio, path: impl Fn(&[u8]) -> String) -> Option<
     }
 }
 
-impl Output for JsonOutput {
-    fn server_info(
-        &self,
-        out: Out<'_>,
-        info: &client::ServerInfo,
-        server_dir: Option<&Path>,
-    ) -> io::Result<()> {
-        let value = json!({
-            "client_host": info.client_host,
-            "client_port": info.client_port,
-            "journal_path": info.journal_path,
-            "pid": info.pid,
-            "server_dir": server_dir.map(|dir| dir.display().to_string()),
-            "server_uid": info.server_uid,
-            "start_date": rfc3339(info.start_unix_ns),
-            "version": info.version,
-            "worker_host": info.worker_host,
-            "worker_port": info.worker_port,
-        });
-        write_value(out, &value)
-    }
+/// An object or array whose parts are written as they arrive, from the outside in.
+pub(super) struct JsonStream<'a> {
+    out: Out<'a>,
+    /// The brackets of the whole, which is opened by its first element or its end.
+    root: Option<(char, char)>,
+    /// The closing bracket of each open level, and whether the level already has an element.
+    levels: Vec<(char, bool)>,
+}
 
-    fn worker_list(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
-        write_value(out, &workers.iter().map(worker::worker).collect())
-    }
-
-    fn worker_infos(&self, out: Out<'_>, workers: &[client::WorkerInfo]) -> io::Result<()> {
-        write_value(out, &workers.iter().map(worker::worker).collect())
-    }
-
-    fn worker_started(&self, out: Out<'_>, worker: &client::WorkerInfo) -> io::Result<()> {
-        write_value(out, &worker::worker(worker))
-    }
-
-    fn hardware(&self, out: Out<'_>, resources: &common::ResourceDescriptor) -> io::Result<()> {
-        write_value(out, &worker::resources(resources))
-    }
-
-    fn job_submitted(&self, out: Out<'_>, job: u32) -> io::Result<()> {
-        write_value(out, &json!({ "id": job }))
-    }
-
-    fn submit_plan(&self, out: Out<'_>, plan: &Plan) -> io::Result<()> {
-        write_value(out, &plan::value(plan))
-    }
-
-    fn changed_tasks(&self, out: Out<'_>, jobs: &[ChangedView]) -> io::Result<()> {
-        write_value(out, &jobs.iter().map(plan::changed).collect())
-    }
-
-    fn jobs_resubmitted(&self, out: Out<'_>, jobs: &[ResubmittedView]) -> io::Result<()> {
-        let row = |row: &ResubmittedView| json!({"id": row.new_job, "resubmitted": row.job, "task_count": row.task_count});
-        write_value(out, &jobs.iter().map(row).collect())
-    }
-
-    fn job_opened(&self, out: Out<'_>, job: u32) -> io::Result<()> {
-        write_value(out, &json!({ "id": job }))
-    }
-
-    fn job_list(&self, out: Out<'_>, view: JobListView<'_>) -> io::Result<()> {
-        write_value(
+impl<'a> JsonStream<'a> {
+    pub(super) fn array(out: Out<'a>) -> Self {
+        let root = Some(('[', ']'));
+        Self {
             out,
-            &view
-                .jobs
-                .iter()
-                .map(|summary| job::summary(summary))
-                .collect(),
-        )
-    }
-
-    fn job_summary(&self, out: Out<'_>, counts: &JobTotals) -> io::Result<()> {
-        let shown = view::summary_states();
-        let mut value = json!({});
-        for state in JobState::ALL {
-            let count = counts.of(state);
-            // Scripts expect the states of the table. Another state appears only if a job has it.
-            if count > 0 || shown.contains(&state) {
-                let (first, rest) = state.name().split_at(1);
-                value[first.to_uppercase() + rest] = json!(count);
-            }
+            root,
+            levels: Vec::new(),
         }
-        write_value(out, &value)
     }
 
-    fn job_stats(&self, out: Out<'_>, view: &JobStatsView) -> io::Result<()> {
-        write_value(out, &view.json())
+    pub(super) fn object(out: Out<'a>) -> Self {
+        let root = Some(('{', '}'));
+        Self {
+            out,
+            root,
+            levels: Vec::new(),
+        }
     }
 
-    fn job_suggestions(&self, out: Out<'_>, suggestions: &[Suggestion]) -> io::Result<()> {
-        write_value(out, &suggestions.iter().map(Suggestion::json).collect())
+    fn open_root(&mut self) -> io::Result<()> {
+        if let Some((open, close)) = self.root.take() {
+            write!(self.out, "{open}")?;
+            self.levels.push((close, false));
+        }
+        Ok(())
     }
 
-    fn wants_tasks_of_jobs(&self) -> bool {
-        true
+    /// Opens an array as the next element, under a key if the parent is an object.
+    pub(super) fn open_array(&mut self, key: Option<&str>) -> io::Result<()> {
+        self.open(key, '[', ']')
     }
 
-    fn job_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn JobInfoSink + 'a> {
-        Box::new(job::JobInfos::new(out, is_verbose))
+    /// Opens an object as the next element, under a key if the parent is an object.
+    pub(super) fn open_object(&mut self, key: Option<&str>) -> io::Result<()> {
+        self.open(key, '{', '}')
     }
 
-    fn task_list<'a>(&'a self, out: Out<'a>, view: TaskListView) -> Box<dyn TaskListSink + 'a> {
-        Box::new(task::TaskLists::new(out, view.is_verbose))
+    fn open(&mut self, key: Option<&str>, open: char, close: char) -> io::Result<()> {
+        self.begin(key)?;
+        write!(self.out, "{open}")?;
+        self.levels.push((close, false));
+        Ok(())
     }
 
-    fn task_infos<'a>(&'a self, out: Out<'a>, is_verbose: bool) -> Box<dyn TaskInfoSink + 'a> {
-        Box::new(task::TaskInfos::new(out, is_verbose))
+    /// Writes a complete element.
+    pub(super) fn value(&mut self, key: Option<&str>, value: &Value) -> io::Result<()> {
+        self.begin(key)?;
+        let text = serde_json::to_string_pretty(value)?;
+        // JSON strings contain no line feeds, so indentation follows each one.
+        let mut lines = text.split('\n');
+        if let Some(first) = lines.next() {
+            self.out.write_all(first.as_bytes())?;
+        }
+        for line in lines {
+            self.new_line()?;
+            self.out.write_all(line.as_bytes())?;
+        }
+        Ok(())
     }
 
-    fn task_ids(&self, out: Out<'_>, reply: &client::TaskIdsReply) -> io::Result<()> {
-        task::write_ids(out, reply)
+    fn begin(&mut self, key: Option<&str>) -> io::Result<()> {
+        self.open_root()?;
+        if let Some((_, has_element)) = self.levels.last_mut() {
+            let separator: &[u8] = if *has_element { b"," } else { b"" };
+            *has_element = true;
+            self.out.write_all(separator)?;
+            self.new_line()?;
+        }
+        if let Some(key) = key {
+            serde_json::to_writer(&mut *self.out, key)?;
+            self.out.write_all(b": ")?;
+        }
+        Ok(())
     }
 
-    fn explanation(
-        &self,
-        out: Out<'_>,
-        explanation: &client::Explanation,
-        _is_verbose: bool,
-    ) -> io::Result<()> {
-        write_value(out, &task::explanation(explanation))
+    fn new_line(&mut self) -> io::Result<()> {
+        write!(self.out, "\n{:1$}", "", self.levels.len() * 2)
     }
 
-    fn stream_summary(
-        &self,
-        out: Out<'_>,
-        path: &str,
-        summary: &hq_stream::Summary,
-    ) -> io::Result<()> {
-        let value = json!({
-            "filename": path,
-            "summary": {
-                "n_files": summary.files,
-                "n_jobs": summary.jobs,
-                "n_opened": summary.opened,
-                "n_streams": summary.streams,
-                "n_superseded": summary.superseded,
-                "n_tasks": summary.tasks,
-                "stderr_size": summary.sizes[1],
-                "stdout_size": summary.sizes[0],
-                "superseded_stderr_size": summary.superseded_sizes[1],
-                "superseded_stdout_size": summary.superseded_sizes[0],
-            },
-        });
-        write_value(out, &value)
+    /// Closes the innermost level.
+    fn close(&mut self) -> io::Result<()> {
+        let Some((close, has_element)) = self.levels.pop() else {
+            return Ok(());
+        };
+        if has_element {
+            self.new_line()?;
+        }
+        write!(self.out, "{close}")
     }
 
-    fn alloc_list(
-        &self,
-        out: Out<'_>,
-        queues: &[client::AllocQueue],
-        is_verbose: bool,
-    ) -> io::Result<()> {
-        let queues = queues.iter().map(|queue| alloc::queue(queue, is_verbose));
-        write_value(out, &queues.collect())
+    /// Closes every level except the whole.
+    pub(super) fn close_inner(&mut self) -> io::Result<()> {
+        while self.levels.len() > 1 {
+            self.close()?;
+        }
+        Ok(())
     }
 
-    fn alloc_info(
-        &self,
-        out: Out<'_>,
-        allocations: &[client::AllocAllocation],
-        is_verbose: bool,
-    ) -> io::Result<()> {
-        let rows = allocations.iter();
-        let rows = rows.map(|allocation| alloc::allocation(allocation, is_verbose));
-        write_value(out, &rows.collect())
+    /// Opens an array for a job in the whole, which is an object.
+    pub(super) fn next_array(&mut self, job: u32) -> io::Result<()> {
+        self.close_inner()?;
+        self.open_array(Some(&job.to_string()))
     }
 
-    fn token_list(&self, out: Out<'_>, tokens: &[client::Token]) -> io::Result<()> {
-        let rows = tokens.iter().map(|token| {
-            json!({
-                "name": token.name,
-                "role": token.role().name(),
-                "created_at": rfc3339(token.created_unix_ns),
-                "used_at": token.used_unix_ns.map(rfc3339),
-            })
-        });
-        write_value(out, &rows.collect())
+    /// Closes every level, and ends the line.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.open_root()?;
+        self.close_inner()?;
+        self.close()?;
+        writeln!(self.out)
     }
+}
 
-    fn done(&self, out: Out<'_>) -> io::Result<()> {
-        writeln!(out, "{{}}")
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn looks_like_a_value_printed_at_once() {
+        let whole = json!([{ "a": [], "b": { "x": [1, 2], "y": {} } }, "t"]);
+        let mut streamed = Vec::new();
+        let mut stream = JsonStream::array(&mut streamed);
+        stream.open_object(None).expect("memory");
+        stream.open_array(Some("a")).expect("memory");
+        stream.close().expect("memory");
+        stream.value(Some("b"), &whole[0]["b"]).expect("memory");
+        stream.close().expect("memory");
+        stream.value(None, &whole[1]).expect("memory");
+        stream.finish().expect("memory");
+        let expected = format!("{}\n", serde_json::to_string_pretty(&whole).expect("value"));
+        assert_eq!(String::from_utf8(streamed).expect("utf-8"), expected);
     }
 }

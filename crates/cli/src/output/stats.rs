@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Out;
 use super::format::{peak_memory, short_words};
+use super::grid::{Grid, Look, Text};
+use super::json::write_value;
+use super::{Out, View};
 
 /// The percentiles that are shown, with their names.
 const PERCENTILES: [(&str, f64); 5] = [
@@ -70,7 +72,7 @@ pub(crate) struct JobStatsView {
 
 impl JobStatsView {
     /// Returns the names of the columns after the quantity's name and the count.
-    pub(crate) fn columns() -> Vec<&'static str> {
+    fn columns() -> Vec<&'static str> {
         let middle = PERCENTILES.map(|(name, _)| name);
         [&["min"], &middle[..], &["max", "mean"]].concat()
     }
@@ -91,20 +93,8 @@ impl JobStatsView {
         Ok(())
     }
 
-    /// Returns an object per quantity.
-    pub(crate) fn json(&self) -> Value {
-        let rows = self.rows.iter().map(|(name, distribution)| {
-            let mut value = json!({ "count": distribution.count });
-            for (key, number) in &distribution.values {
-                value[*key] = json!(number);
-            }
-            ((*name).to_owned(), value)
-        });
-        Value::Object(rows.collect())
-    }
-
     /// Returns the cells of a row in human-readable form.
-    pub(crate) fn cells(name: &str, distribution: &Distribution) -> Vec<String> {
+    fn cells(name: &str, distribution: &Distribution) -> Vec<String> {
         let seconds = |value: f64| {
             let duration = Duration::try_from_secs_f64(value).unwrap_or_default();
             short_words(duration)
@@ -123,6 +113,47 @@ impl JobStatsView {
         let mut cells: Vec<String> = values.collect();
         cells.resize(Self::columns().len(), String::new());
         cells
+    }
+}
+
+impl View for JobStatsView {
+    fn table(&self, out: Out<'_>, look: Look) -> io::Result<()> {
+        // Columns are quantities and rows are numbers, because a quantity has too many numbers for one
+        // row.
+        let names = self.rows.iter().map(|(name, _)| *name);
+        let header: Vec<&str> = std::iter::once("").chain(names).collect();
+        let mut grid = Grid::horizontal(look, &header, 0);
+        let mut row = |label: &str, cells: Vec<String>| {
+            let cells = cells.into_iter().map(Text::from);
+            grid.row(std::iter::once(Text::from(label)).chain(cells));
+        };
+        let counts = self.rows.iter().map(|(_, values)| values.count.to_string());
+        row("tasks", counts.collect());
+        let columns = self.rows.iter();
+        let columns: Vec<_> = columns
+            .map(|(name, values)| Self::cells(name, values))
+            .collect();
+        for (index, label) in Self::columns().into_iter().enumerate() {
+            let cells = columns.iter().map(|cells| cells[index].clone());
+            row(label, cells.collect());
+        }
+        grid.write(out)
+    }
+
+    /// Writes an object per quantity.
+    fn json(&self, out: Out<'_>) -> io::Result<()> {
+        let rows = self.rows.iter().map(|(name, distribution)| {
+            let mut value = json!({ "count": distribution.count });
+            for (key, number) in &distribution.values {
+                value[*key] = json!(number);
+            }
+            ((*name).to_owned(), value)
+        });
+        write_value(out, &Value::Object(rows.collect()))
+    }
+
+    fn quiet(&self, out: Out<'_>) -> io::Result<()> {
+        self.write_csv(out)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The contents of `job stats --suggest`: the needs of tasks, and the options that would have fit.
 
+use std::io;
 use std::time::Duration;
 
 use hq_core::growth::PERMILLE_MAX;
@@ -7,6 +8,9 @@ use hq_core::sizing::Needs;
 use serde_json::{Value, json};
 
 use super::format::{cut, peak_memory, short_words};
+use super::grid::{Grid, Look};
+use super::json::write_value;
+use super::{Out, View};
 
 /// The share of the tasks that a suggested time request covers, in thousandths.
 const TIME_PERMILLE: u32 = 950;
@@ -149,7 +153,7 @@ impl Suggestion {
     }
 
     /// Returns the JSON form.
-    pub(crate) fn json(&self) -> Value {
+    fn value(&self) -> Value {
         let memory = self.memory().into_iter().map(|option| {
             json!({ "options": option.options, "again": option.again, "saved": option.saved })
         });
@@ -176,7 +180,7 @@ impl Suggestion {
     }
 
     /// Returns labels and texts in human-readable form.
-    pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
+    fn fields(&self) -> Vec<(&'static str, String)> {
         let mut fields = vec![
             ("Job", self.job.to_string()),
             ("Tasks", self.title()),
@@ -230,6 +234,31 @@ fn mebibytes(kib: u64) -> u64 {
     kib.div_ceil(1_024)
 }
 
+/// The output of `hq job stats --suggest`: a table for each kind of task.
+impl View for Vec<Suggestion> {
+    fn table(&self, out: Out<'_>, look: Look) -> io::Result<()> {
+        for suggestion in self {
+            let mut grid = Grid::vertical(look);
+            for (label, text) in suggestion.fields() {
+                grid.field(label, text);
+            }
+            grid.write(out)?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, out: Out<'_>) -> io::Result<()> {
+        write_value(out, &self.iter().map(Suggestion::value).collect())
+    }
+
+    fn quiet(&self, out: Out<'_>) -> io::Result<()> {
+        for option in self.iter().flat_map(Suggestion::options) {
+            writeln!(out, "{option}")?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,7 +295,7 @@ mod tests {
         );
         assert_eq!(all.options, "--resource mem=3072MiB --retry-grow mem=2");
         assert_eq!(found.options(), [wanted, "--time-request 2s"]);
-        assert_eq!(found.json()["memory"][0]["again"], 3);
+        assert_eq!(found.value()["memory"][0]["again"], 3);
     }
 
     #[test]
@@ -278,7 +307,7 @@ mod tests {
         };
         let options = found.options();
         assert_eq!(options[0], "--resource mem=104MiB --retry-grow mem=20");
-        let json = found.json();
+        let json = found.value();
         assert_eq!(
             (&json["finished"], &json["out_of_memory"]),
             (&10.into(), &2.into())

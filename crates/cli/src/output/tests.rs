@@ -1,6 +1,8 @@
 //! Snapshots of every output. Times, ids and paths are fixed by the messages.
 
 use super::*;
+use hq_protocol::{client, common};
+use std::path::Path;
 
 mod job;
 mod sample;
@@ -16,24 +18,28 @@ const COLORED: Look = Look {
     columns: None,
 };
 
-fn print(mode: OutputMode, render: impl FnOnce(&dyn Output, Out<'_>) -> io::Result<()>) -> String {
-    let output = for_mode(mode, Look::default());
+fn written(mode: OutputMode, write: impl FnOnce(Output, Out<'_>) -> io::Result<()>) -> String {
+    let look = Look::default();
     let mut bytes = Vec::new();
-    render(&*output, &mut bytes).expect("memory does not fail");
+    write(Output { mode, look }, &mut bytes).expect("memory does not fail");
     let text = String::from_utf8(bytes).expect("utf-8");
     assert!(!text.contains('\x1b'), "no escape sequence without colours");
     text
 }
 
+fn print(mode: OutputMode, view: &impl View) -> String {
+    written(mode, |output, out| output.show(out, view))
+}
+
 /// Returns the concatenated output of all three modes.
-fn print_all(render: impl Fn(&dyn Output, Out<'_>) -> io::Result<()>) -> String {
-    MODES.map(|mode| print(mode, &render)).join("---\n")
+fn print_all(view: &impl View) -> String {
+    MODES.map(|mode| print(mode, view)).join("---\n")
 }
 
 #[test]
 fn server_info_in_every_mode() {
     let info = sample::server();
-    insta::assert_snapshot!(print_all(|o, out| o.server_info(out, &info, Some(Path::new("/home/u/.hq-server")))), @r#"
+    insta::assert_snapshot!(print_all(&ServerView { info: &info, dir: Some(Path::new("/home/u/.hq-server")) }), @r#"
     +------------------+-------------------------+
     | Server directory | /home/u/.hq-server      |
     | Server UID       | hY0C00                  |
@@ -62,17 +68,20 @@ fn server_info_in_every_mode() {
     ---
     /home/u/.hq-server
     "#);
-    insta::assert_snapshot!(print(OutputMode::Quiet, |o, out| o.server_info(out, &info, None)), @"");
-    let json = print(OutputMode::Json, |o, out| o.server_info(out, &info, None));
+    insta::assert_snapshot!(print(OutputMode::Quiet, &ServerView { info: &info, dir: None }), @"");
+    let json = print(
+        OutputMode::Json,
+        &ServerView {
+            info: &info,
+            dir: None,
+        },
+    );
     assert!(json.contains("\"server_dir\": null"));
 }
 
 #[test]
 fn commands_without_output_print_an_object_in_json() {
-    assert_eq!(
-        MODES.map(|mode| print(mode, |o, out| o.done(out))),
-        ["", "{}\n", ""]
-    );
+    assert_eq!(print_all(&()), "---\n{}\n---\n");
 }
 
 #[test]
@@ -87,9 +96,7 @@ fn colours_are_used_only_on_demand() {
         is_all: true,
     };
     let mut bytes = Vec::new();
-    for_mode(OutputMode::Cli, COLORED)
-        .job_list(&mut bytes, view)
-        .expect("memory");
+    view.table(&mut bytes, COLORED).expect("memory");
     let text = String::from_utf8(bytes).expect("utf-8");
     assert!(
         text.contains("\x1b[1m") && text.contains("FAILED"),

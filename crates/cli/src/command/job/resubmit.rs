@@ -89,7 +89,7 @@ pub(in crate::command) async fn resubmit(
     if jobs.is_empty() && !has_failed {
         tracing::info!("There is nothing to resubmit");
     }
-    context.output.jobs_resubmitted(&mut context.out, &jobs)?;
+    context.show(&jobs)?;
     context.flush()?;
     if args.filter.is_none() && !args.changed {
         note_on_running(&jobs, &mut client, context).await?;

@@ -58,17 +58,14 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
         }
     }
     if args.suggest {
-        let suggestions = groups.into_suggestions();
-        context
-            .output
-            .job_suggestions(&mut context.out, &suggestions)?;
+        context.show(&groups.into_suggestions())?;
         return missing.end(JOBS, context);
     }
     let view = samples.into_view();
     if args.csv {
         view.write_csv(context.out.data())?;
     } else {
-        context.output.job_stats(&mut context.out, &view)?;
+        context.show(&view)?;
     }
     missing.end(JOBS, context)
 }

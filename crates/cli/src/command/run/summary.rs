@@ -11,9 +11,10 @@ use super::replay::{Failure, Failures};
 use crate::args::global::OutputMode;
 use crate::command::Context;
 use crate::error::{CliResult, exit};
+use crate::output::add_params;
 use crate::output::console::error_line;
 use crate::output::format::{joined_ids, short_words};
-use crate::output::json::{add_params, write_value};
+use crate::output::json::write_value;
 use crate::output::view::params_text;
 use crate::text::fit;
 

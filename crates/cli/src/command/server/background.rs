@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal};
 use crate::client::{self, Client, access_error};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
+use crate::output::ServerView;
 use crate::version::VERSION;
 
 /// The name of the log file in the server directory.
@@ -86,9 +87,10 @@ pub(super) async fn start(context: &mut Context) -> CliResult<()> {
         "The server runs in the background; its messages go to '{}'",
         path.display()
     );
-    Ok(context
-        .output
-        .server_info(&mut context.out, &info, Some(dir.root()))?)
+    context.show(&ServerView {
+        info: &info,
+        dir: Some(dir.root()),
+    })
 }
 
 /// Returns values that identify the current access file of the server directory. They change when

@@ -126,7 +126,7 @@ async fn show(
 
 /// Prints a plan in the output mode.
 pub(in crate::command) fn print(plan: &Plan, context: &mut Context) -> CliResult<()> {
-    Ok(context.output.submit_plan(&mut context.out, plan)?)
+    context.show(plan)
 }
 
 /// Adds all connected workers, whether each could run some of the tasks, and the tasks that no

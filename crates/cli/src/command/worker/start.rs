@@ -103,9 +103,7 @@ pub(crate) fn hwdetect(args: &HwdetectArgs, context: &mut Context) -> CliResult<
     };
     let found = Detector::this_machine().detect(set);
     let descriptor = ResourceDescriptor::new(found, Vec::new()).map_err(|e| refused(&e))?;
-    Ok(context
-        .output
-        .hardware(&mut context.out, &(&descriptor).into())?)
+    context.show(&hq_protocol::common::ResourceDescriptor::from(&descriptor))
 }
 
 fn refused(error: &DescriptorError) -> CliError {
@@ -176,9 +174,8 @@ async fn work(
         }
     };
     let info = worker_info(worker.id().as_u32(), worker.config());
-    let shown = context.output.worker_started(&mut context.out, &info);
     // A worker continues even if its standard output is closed.
-    if let Err(error) = shown.map_err(CliError::from).and_then(|()| context.flush()) {
+    if let Err(error) = context.show(&info).and_then(|()| context.flush()) {
         tracing::debug!(?error, "cannot print the worker's table");
     }
     let end = Box::pin(worker.run(interrupts)).await;

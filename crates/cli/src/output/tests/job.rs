@@ -1,23 +1,23 @@
 //! Snapshots of jobs.
 
 use super::*;
-use hq_core::job::JobState;
+use hq_core::job::{JobState, JobTotals};
 
 fn infos(mode: OutputMode, jobs: &[client::JobDetail]) -> String {
-    print(mode, |output, out| {
-        let mut sink = output.job_infos(out, false);
+    written(mode, |output, out| {
+        let mut shown = JobInfos::new(output, out, false);
         for job in jobs {
-            sink.job(job)?;
+            shown.job(job)?;
             let task = sample::task(2, client::TaskState::Failed);
-            sink.tasks(&sample::page(1, vec![task]))?;
+            shown.tasks(&sample::page(1, vec![task]))?;
         }
-        sink.finish()
+        shown.finish()
     })
 }
 
 #[test]
 fn submit_and_open_print_the_id() {
-    insta::assert_snapshot!(print_all(|o, out| o.job_submitted(out, 3)), @r#"
+    insta::assert_snapshot!(print_all(&NewJob { id: 3, is_open: false }), @r#"
     Job submitted successfully, job ID: 3
     ---
     {
@@ -26,7 +26,7 @@ fn submit_and_open_print_the_id() {
     ---
     3
     "#);
-    insta::assert_snapshot!(print_all(|o, out| o.job_opened(out, 3)), @r#"
+    insta::assert_snapshot!(print_all(&NewJob { id: 3, is_open: true }), @r#"
     Job 3 is open.
     ---
     {
@@ -64,7 +64,7 @@ fn job_list_in_every_mode() {
         progress_at_ns: None,
         is_all: false,
     };
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.job_list(out, view)), @"
+    insta::assert_snapshot!(print(OutputMode::Cli, &view), @"
     +-----+----------------------------------------------------+----------+-------+
     |  ID | Name                                               | State    | Tasks |
     +-----+----------------------------------------------------+----------+-------+
@@ -75,7 +75,7 @@ fn job_list_in_every_mode() {
     * = Open jobs
     There are 6 jobs in total. Use `--all` to display all jobs.
     ");
-    insta::assert_snapshot!(print(OutputMode::Quiet, |o, out| o.job_list(out, view)), @"
+    insta::assert_snapshot!(print(OutputMode::Quiet, &view), @"
     1 FAILED
     2 CANCELED
     16 OPENED
@@ -86,7 +86,7 @@ fn job_list_in_every_mode() {
         progress_at_ns: None,
         ..view
     };
-    insta::assert_snapshot!(print(OutputMode::Json, |o, out| o.job_list(out, view)), @r#"
+    insta::assert_snapshot!(print(OutputMode::Json, &view), @r#"
     [
       {
         "cancel_reason": "too slow",
@@ -105,7 +105,7 @@ fn job_list_in_every_mode() {
       }
     ]
     "#);
-    let verbose = print(OutputMode::Cli, |o, out| o.job_list(out, view));
+    let verbose = print(OutputMode::Cli, &view);
     assert!(verbose.contains("| Cancel Reason |") && verbose.contains("| too slow      |"));
     let none = JobListView {
         jobs: &[],
@@ -114,16 +114,13 @@ fn job_list_in_every_mode() {
         progress_at_ns: None,
         is_all: false,
     };
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.job_list(out, none)), @"
+    insta::assert_snapshot!(print(OutputMode::Cli, &none), @"
     +----+------+-------+-------+
     | ID | Name | State | Tasks |
     +----+------+-------+-------+
     There is 1 job in total. Use `--all` to display all jobs.
     ");
-    assert_eq!(
-        print(OutputMode::Json, |o, out| o.job_list(out, none)),
-        "[]\n"
-    );
+    assert_eq!(print(OutputMode::Json, &none), "[]\n");
 }
 
 #[test]
@@ -136,7 +133,7 @@ fn job_summary_in_every_mode() {
     ] {
         (0..count).for_each(|_| counts.add(state));
     }
-    insta::assert_snapshot!(print_all(|o, out| o.job_summary(out, &counts)), @r#"
+    insta::assert_snapshot!(print_all(&counts), @r#"
     +----------+-------+
     | Status   | Count |
     +----------+-------+

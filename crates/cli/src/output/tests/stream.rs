@@ -17,7 +17,10 @@ fn summary() -> hq_stream::Summary {
 
 #[test]
 fn summary_in_every_mode() {
-    let text = print_all(|o, out| o.stream_summary(out, "log", &summary()));
+    let text = print_all(&OutputLogView {
+        path: "log",
+        summary: &summary(),
+    });
     insta::assert_snapshot!(text, @r#"
     +-------------------------------+-----------------+
     | Path                          | log             |
@@ -66,8 +69,14 @@ fn colours_change_nothing_but_colours() {
     let info = sample::server();
     let jobs = [sample::summary(1, "work", false, sample::stats(0, 2, 1))];
     let jobs: Vec<_> = jobs.iter().collect();
-    let render = |o: &dyn Output, out: Out<'_>| {
-        o.server_info(out, &info, None)?;
+    let render = |output: Output, out: Out<'_>| {
+        output.show(
+            out,
+            &ServerView {
+                info: &info,
+                dir: None,
+            },
+        )?;
         let view = JobListView {
             jobs: &jobs,
             total: 1,
@@ -75,13 +84,17 @@ fn colours_change_nothing_but_colours() {
             progress_at_ns: None,
             is_all: true,
         };
-        o.job_list(out, view)
+        output.show(out, &view)
     };
     for mode in MODES {
         let mut bytes = Vec::new();
-        render(&*for_mode(mode, COLORED), &mut bytes).expect("memory does not fail");
+        let output = Output {
+            mode,
+            look: COLORED,
+        };
+        render(output, &mut bytes).expect("memory does not fail");
         let colored = String::from_utf8(bytes).expect("utf-8");
-        assert_eq!(plain(&colored), print(mode, render));
+        assert_eq!(plain(&colored), written(mode, render));
         let has_colors = colored.contains('\x1b');
         assert_eq!(has_colors, mode == OutputMode::Cli, "{colored}");
     }

@@ -20,13 +20,13 @@ fn all_states() -> client::TaskPageReply {
 }
 
 fn list(mode: OutputMode, view: TaskListView, pages: &[client::TaskPageReply]) -> String {
-    print(mode, |output, out| {
-        let mut sink = output.task_list(out, view);
+    written(mode, |output, out| {
+        let mut shown = TaskLists::new(output, out, view);
         for page in pages {
-            sink.job(page.job)?;
-            sink.tasks(page)?;
+            shown.job(page.job)?;
+            shown.tasks(page)?;
         }
-        sink.finish().map(drop)
+        shown.finish().map(drop)
     })
 }
 
@@ -132,10 +132,10 @@ fn task_info_as_table_and_json() {
     task.finished_unix_ns = None;
     let page = sample::page(1, vec![task]);
     let infos = |mode| {
-        print(mode, |output, out| {
-            let mut sink = output.task_infos(out, false);
-            sink.tasks(&page)?;
-            sink.finish()
+        written(mode, |output, out| {
+            let mut shown = TaskInfos::new(output, out, false);
+            shown.tasks(&page)?;
+            shown.finish()
         })
     };
     insta::assert_snapshot!(infos(OutputMode::Cli), @"
@@ -193,7 +193,7 @@ fn task_ids_in_every_mode() {
     let one = client::TaskIdsReply {
         jobs: vec![job(11, ids)],
     };
-    insta::assert_snapshot!(print_all(|o, out| o.task_ids(out, &one)), @r#"
+    insta::assert_snapshot!(print_all(&one), @r#"
     2,7-9
     ---
     {
@@ -213,17 +213,14 @@ fn task_ids_in_every_mode() {
             job(2, common::IdArray::default()),
         ],
     };
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.task_ids(out, &two)), @"
+    insta::assert_snapshot!(print(OutputMode::Cli, &two), @"
     1: 0
     2:
     ");
     let none = client::TaskIdsReply {
         jobs: vec![job(2, common::IdArray::default())],
     };
-    assert_eq!(
-        print(OutputMode::Cli, |o, out| o.task_ids(out, &none)),
-        "\n"
-    );
+    assert_eq!(print(OutputMode::Cli, &none), "\n");
 }
 
 #[test]
@@ -272,7 +269,7 @@ fn explanation_as_text_and_json() {
         next_attempt_in_ns: None,
         name: None,
     };
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.explanation(out, &explanation, false)), @"
+    insta::assert_snapshot!(explain(&explanation, false), @"
     Task 3@0 is not ready to run, because 2/3 dependencies are not finished.
     The task can run on 2 workers: 2-3
     +-----------+-----------+---------+------+----------+---------+
@@ -292,7 +289,7 @@ fn explanation_as_text_and_json() {
         workers: explanation.workers[..1].to_vec(),
         ..explanation
     };
-    insta::assert_snapshot!(print(OutputMode::Json, |o, out| o.explanation(out, &small, false)), @r#"
+    insta::assert_snapshot!(print(OutputMode::Json, &ExplanationView { explanation: &small, is_verbose: false }), @r#"
     {
       "explanation": {
         "n_task_deps": 3,
@@ -367,9 +364,7 @@ fn explain_says_what_is_missing_now() {
         is_ready: true,
         ..client::Explanation::default()
     };
-    let text = print(OutputMode::Cli, |o, out| {
-        o.explanation(out, &explanation, true)
-    });
+    let text = explain(&explanation, true);
     let now: Vec<&str> = text
         .lines()
         .filter(|line| line.starts_with("Now"))
@@ -384,7 +379,7 @@ fn explain_says_what_is_missing_now() {
         sent_to: Some(4),
         ..explanation
     };
-    let text = print(OutputMode::Cli, |o, out| o.explanation(out, &sent, true));
+    let text = explain(&sent, true);
     assert!(
         text.ends_with("The task was sent to worker 4, which starts it as soon as resources are free; it has not reported the start.\n")
     );
@@ -393,7 +388,7 @@ fn explain_says_what_is_missing_now() {
         waiting_dep_count: 1,
         ..sent.clone()
     };
-    let text = print(OutputMode::Cli, |o, out| o.explanation(out, &ahead, true));
+    let text = explain(&ahead, true);
     assert!(text.ends_with(
         "was sent ahead to worker 4, which starts it when its dependency has finished there.\n"
     ));
@@ -402,14 +397,20 @@ fn explain_says_what_is_missing_now() {
         ..sent
     };
     for is_verbose in [false, true] {
-        let text = print(OutputMode::Cli, |o, out| {
-            o.explanation(out, &overdue, is_verbose)
-        });
+        let text = explain(&overdue, is_verbose);
         let said =
             "Worker 4 has had the task and free resources for 1m 13s, but has not started it";
         assert!(text.contains(said), "{text}");
         assert!(!text.contains("as soon as resources are free"), "{text}");
     }
+}
+
+fn explain(explanation: &client::Explanation, is_verbose: bool) -> String {
+    let view = ExplanationView {
+        explanation,
+        is_verbose,
+    };
+    print(OutputMode::Cli, &view)
 }
 
 fn explained(worker: u32, variants: Vec<client::VariantExplanation>) -> client::WorkerExplanation {

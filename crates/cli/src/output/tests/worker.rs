@@ -29,7 +29,7 @@ fn worker_list_in_every_mode() {
         });
     }
     let workers = [sample::worker(), second];
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.worker_list(out, &workers)), @"
+    insta::assert_snapshot!(print(OutputMode::Cli, &WorkerListView(&workers)), @"
     +----+----------------+----------+---------------------------------------------------------+---------+----------------+
     | ID | State          | Hostname | Resources                                               | Manager | Manager Job ID |
     +----+----------------+----------+---------------------------------------------------------+---------+----------------+
@@ -37,19 +37,16 @@ fn worker_list_in_every_mode() {
     | 12 | HEARTBEAT LOST | node1    | cpus 1x2 2x4                                            | SLURM   | 103            |
     +----+----------------+----------+---------------------------------------------------------+---------+----------------+
     ");
-    insta::assert_snapshot!(print(OutputMode::Quiet, |o, out| o.worker_list(out, &workers)), @"
+    insta::assert_snapshot!(print(OutputMode::Quiet, &WorkerListView(&workers)), @"
     1 RUNNING
     12 HEARTBEAT LOST
     ");
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.worker_list(out, &[])), @"
+    insta::assert_snapshot!(print(OutputMode::Cli, &WorkerListView(&[])), @"
     +----+-------+----------+-----------+---------+----------------+
     | ID | State | Hostname | Resources | Manager | Manager Job ID |
     +----+-------+----------+-----------+---------+----------------+
     ");
-    assert_eq!(
-        print(OutputMode::Json, |o, out| o.worker_list(out, &[])),
-        "[]\n"
-    );
+    assert_eq!(print(OutputMode::Json, &WorkerListView(&[])), "[]\n");
 }
 
 #[test]
@@ -60,7 +57,7 @@ fn worker_info_as_table_and_json() {
     ended.runtime = None;
     ended.last_task = None;
     let workers = [sample::worker()];
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.worker_infos(out, &workers)), @r#"
+    insta::assert_snapshot!(print(OutputMode::Cli, &WorkerInfosView(&workers)), @r#"
     +-------------------+---------------------------------------------+
     | Worker            | 1                                           |
     | State             | RUNNING                                     |
@@ -84,7 +81,7 @@ fn worker_info_as_table_and_json() {
     | Runtime Info      | assigned tasks: 3; running tasks: 2         |
     +-------------------+---------------------------------------------+
     "#);
-    insta::assert_snapshot!(print(OutputMode::Json, |o, out| o.worker_infos(out, &workers)), @r#"
+    insta::assert_snapshot!(print(OutputMode::Json, &WorkerInfosView(&workers)), @r#"
     [
       {
         "allocation": null,
@@ -167,7 +164,7 @@ fn worker_info_as_table_and_json() {
       }
     ]
     "#);
-    let json = print(OutputMode::Json, |o, out| o.worker_started(out, &ended));
+    let json = print(OutputMode::Json, &ended);
     assert!(
         json.starts_with('{') && json.contains("\"runtime_info\": null"),
         "{json}"
@@ -176,9 +173,10 @@ fn worker_info_as_table_and_json() {
         json.contains("\"at\": \"2026-11-21T08:15:48.261653512Z\""),
         "{json}"
     );
-    let both = print(OutputMode::Cli, |o, out| {
-        o.worker_infos(out, &[sample::worker(), ended.clone()])
-    });
+    let both = print(
+        OutputMode::Cli,
+        &WorkerInfosView(&[sample::worker(), ended.clone()]),
+    );
     assert_eq!(both.matches("+\n\n+").count(), 1, "{both}");
 }
 
@@ -198,9 +196,7 @@ fn runtime_info_names_multi_node_work() {
             resources: Vec::new(),
             load: None,
         });
-        let shown = print(OutputMode::Cli, |o, out| {
-            o.worker_infos(out, &[worker.clone()])
-        });
+        let shown = print(OutputMode::Cli, &WorkerInfosView(&[worker.clone()]));
         assert!(
             shown.contains(&format!("| Runtime Info      | {text}")),
             "{shown}"
@@ -211,7 +207,7 @@ fn runtime_info_names_multi_node_work() {
 #[test]
 fn hardware_as_text_and_json() {
     let resources = sample::resources();
-    insta::assert_snapshot!(print(OutputMode::Cli, |o, out| o.hardware(out, &resources)), @"
+    insta::assert_snapshot!(print(OutputMode::Cli, &resources), @"
     Summary:
     cpus: 2x2 [coupled]
     foo: 4
@@ -224,9 +220,7 @@ fn hardware_as_text_and_json() {
     gpus/nvidia: [0,1]
     mem: sum(24105.5507)
     ");
-    let json = print(OutputMode::Json, |o, out| {
-        o.hardware(out, &common::ResourceDescriptor::default())
-    });
+    let json = print(OutputMode::Json, &common::ResourceDescriptor::default());
     insta::assert_snapshot!(json, @r#"
     {
       "coupling": {

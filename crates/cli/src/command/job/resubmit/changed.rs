@@ -88,7 +88,7 @@ pub(super) async fn show(jobs: &Selector, context: &mut Context) -> CliResult<()
             }
         }
     }
-    context.output.changed_tasks(&mut context.out, &views)?;
+    context.show(&views)?;
     if has_failed {
         return Err(CliError::AlreadyReported(exit::FAILURE));
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hq_protocol::common;
 
-use crate::output::format::{amount, lossy, words, wrap};
-use crate::output::view::{self, CrashLimitView};
+use super::format::{amount, lossy, words, wrap};
+use super::view::{self, CrashLimitView};
 
 /// The maximum line width of an argument. A longer argument continues on the next line.
 const ARGUMENT_WIDTH: usize = 80;

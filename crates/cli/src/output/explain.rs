@@ -6,70 +6,113 @@ use std::time::Duration;
 
 use hq_core::words::noun_of;
 use hq_protocol::client;
+use serde_json::{Value, json};
 
+use super::format::{amount, joined_ids, short_words, words};
 use super::grid::{Grid, Look, Text};
-use crate::output::Out;
-use crate::output::format::{amount, joined_ids, short_words, words};
-use crate::output::view::variant_fits;
+use super::json::write_value;
+use super::view::variant_fits;
+use super::{Out, View};
 
-/// Writes the output of `hq task explain`.
-pub(super) fn write(
-    out: Out<'_>,
-    look: Look,
-    explanation: &client::Explanation,
-    is_verbose: bool,
-) -> io::Result<()> {
-    let name = explanation.name.as_ref().filter(|_| is_verbose);
-    let name = name.map_or_else(String::new, |name| format!(" ({name})"));
-    let task = format!("Task {}@{}{name}", explanation.job, explanation.task);
-    let (count, waiting) = (explanation.dep_count, explanation.waiting_dep_count);
-    match (count, waiting) {
-        (0, _) => writeln!(
-            out,
-            "{task} is ready to run because it has no dependencies."
-        )?,
-        (_, 0) => writeln!(
-            out,
-            "{task} is ready to run because its all {count} dependencies are finished."
-        )?,
-        _ => writeln!(
-            out,
-            "{task} is not ready to run, because {waiting}/{count} dependencies are not finished."
-        )?,
+/// The output of `hq task explain`.
+pub(crate) struct ExplanationView<'a> {
+    pub(crate) explanation: &'a client::Explanation,
+    pub(crate) is_verbose: bool,
+}
+
+impl View for ExplanationView<'_> {
+    fn table(&self, out: Out<'_>, look: Look) -> io::Result<()> {
+        let Self {
+            explanation,
+            is_verbose,
+        } = *self;
+        let name = explanation.name.as_ref().filter(|_| is_verbose);
+        let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+        let task = format!("Task {}@{}{name}", explanation.job, explanation.task);
+        let (count, waiting) = (explanation.dep_count, explanation.waiting_dep_count);
+        match (count, waiting) {
+            (0, _) => writeln!(
+                out,
+                "{task} is ready to run because it has no dependencies."
+            )?,
+            (_, 0) => writeln!(
+                out,
+                "{task} is ready to run because its all {count} dependencies are finished."
+            )?,
+            _ => writeln!(
+                out,
+                "{task} is not ready to run, because {waiting}/{count} dependencies are not finished."
+            )?,
+        }
+        let able: Vec<u32> = explanation
+            .workers
+            .iter()
+            .filter(|worker| worker.variants.iter().any(variant_fits))
+            .map(|worker| worker.worker)
+            .collect();
+        if able.is_empty() {
+            writeln!(out, "There is no worker where the task can run.")?;
+        } else {
+            let count = able.len();
+            let workers = noun_of(count as u64, "worker");
+            let ids = joined_ids(able);
+            writeln!(out, "The task can run on {count} {workers}: {ids}")?;
+        }
+        let header = [
+            "Worker Id",
+            "Runnable",
+            "Variant",
+            "Type",
+            "Provides",
+            "Request",
+        ];
+        let mut grid = Grid::horizontal(look, &header, 0);
+        for worker in &explanation.workers {
+            add_worker(&mut grid, worker);
+        }
+        grid.write(out)?;
+        write_remarks(out, explanation)?;
+        // Added after the table, because scripts read up to its end.
+        if is_verbose {
+            write_now(out, explanation)?;
+        }
+        Ok(())
     }
-    let able: Vec<u32> = explanation
-        .workers
-        .iter()
-        .filter(|worker| worker.variants.iter().any(variant_fits))
-        .map(|worker| worker.worker)
-        .collect();
-    if able.is_empty() {
-        writeln!(out, "There is no worker where the task can run.")?;
-    } else {
-        let count = able.len();
-        let workers = noun_of(count as u64, "worker");
-        let ids = joined_ids(able);
-        writeln!(out, "The task can run on {count} {workers}: {ids}")?;
+
+    fn json(&self, out: Out<'_>) -> io::Result<()> {
+        let explanation = self.explanation;
+        let workers: Vec<Value> = explanation
+            .workers
+            .iter()
+            .map(|worker| {
+                let variants: Vec<Vec<Value>> = worker
+                    .variants
+                    .iter()
+                    .map(|variant| variant.items.iter().filter_map(explain_item).collect())
+                    .collect();
+                json!({ "variants": variants, "worker_id": worker.worker })
+            })
+            .collect();
+        let mut value = json!({
+            "explanation": {
+                "n_task_deps": explanation.dep_count,
+                "n_waiting_deps": explanation.waiting_dep_count,
+                "workers": workers,
+            },
+            "task_id": { "job_id": explanation.job, "job_task_id": explanation.task },
+        });
+        // An additional key of hq, present only if it applies.
+        if let Some(place) = &explanation.unkillable {
+            value["explanation"]["unkillable"] = place.as_str().into();
+        }
+        if let Some(overdue) = explanation.start_overdue_ns {
+            value["explanation"]["start_overdue"] = duration(overdue);
+        }
+        if let Some(wait) = explanation.next_attempt_in_ns {
+            value["explanation"]["next_attempt_in"] = duration(wait);
+        }
+        write_value(out, &value)
     }
-    let header = [
-        "Worker Id",
-        "Runnable",
-        "Variant",
-        "Type",
-        "Provides",
-        "Request",
-    ];
-    let mut grid = Grid::horizontal(look, &header, 0);
-    for worker in &explanation.workers {
-        add_worker(&mut grid, worker);
-    }
-    grid.write(out)?;
-    write_remarks(out, explanation)?;
-    // Added after the table, because scripts read up to its end.
-    if is_verbose {
-        write_now(out, explanation)?;
-    }
-    Ok(())
 }
 
 /// Writes what delays a task, apart from the conditions in the table.
@@ -211,4 +254,28 @@ fn item_row(item: &client::ExplainItem) -> [String; 3] {
         ],
         None => Default::default(),
     }
+}
+
+fn explain_item(item: &client::ExplainItem) -> Option<Value> {
+    use client::explain_item::Item;
+    Some(match item.item.as_ref()? {
+        Item::Time(time) => json!({ "Time": {
+            "min_time": duration(time.min_time_ns),
+            "remaining_time": time.remaining_ns.map(duration),
+        } }),
+        Item::Resource(resource) => json!({ "Resources": {
+            "request_amount": resource.request_units,
+            "resource": resource.resource,
+            "worker_amount": resource.worker_units,
+        } }),
+        Item::Group(group) => json!({ "WorkerGroup": {
+            "group_size": group.group_size,
+            "n_nodes": group.n_nodes,
+        } }),
+    })
+}
+
+fn duration(ns: u64) -> Value {
+    let duration = Duration::from_nanos(ns);
+    json!({ "nanos": duration.subsec_nanos(), "secs": duration.as_secs() })
 }

@@ -9,9 +9,9 @@ use comfy_table::{
 use hq_core::job::JobState;
 use hq_protocol::client;
 
-use crate::output::Out;
-use crate::output::format::printable;
-use crate::output::view::{job_state_name, task_state_name, worker_state, worker_state_word};
+use super::Out;
+use super::format::printable;
+use super::view::{job_state_name, task_state_name, worker_state, worker_state_word};
 
 const RULE: LineStyle = LineStyle::new('+', '-', '+', '+');
 const CONTENT: ContentLineStyle = ContentLineStyle::new('|', '|', '|');
@@ -200,6 +200,20 @@ pub(super) fn worker_state_text(worker: &client::WorkerInfo) -> Text {
         State::Stopped => Color::Magenta,
     };
     Text::colored(worker_state_word(worker), color)
+}
+
+/// Writes a table of plain texts with a header.
+pub(crate) fn write_plain(
+    out: Out<'_>,
+    header: &[String],
+    rows: Vec<Vec<String>>,
+) -> io::Result<()> {
+    let names: Vec<&str> = header.iter().map(String::as_str).collect();
+    let mut grid = Grid::horizontal(Look::default(), &names, 0);
+    for row in rows {
+        grid.row(row.into_iter().map(Text::from));
+    }
+    grid.write(out)
 }
 
 #[cfg(test)]
