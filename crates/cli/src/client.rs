@@ -326,6 +326,26 @@ impl Client {
         answer.reply.ok_or_else(unexpected_reply)
     }
 
+    /// Returns the next page of tasks, or `None` after the last one. Replaces the request by the one
+    /// for the page after it.
+    pub(crate) async fn next_page(
+        &mut self,
+        next: &mut Option<client::TaskPage>,
+    ) -> CliResult<Option<client::TaskPageReply>> {
+        let Some(request) = next.clone() else {
+            return Ok(None);
+        };
+        let page = self.ask(request).await?;
+        let cursor = page.next_cursor;
+        *next = next.take().and_then(|request| {
+            Some(client::TaskPage {
+                cursor: cursor?,
+                ..request
+            })
+        });
+        Ok(Some(page))
+    }
+
     /// Returns the first waiting task of a job and why it is waiting, or `None` if no task is
     /// waiting anymore. The explanation names only one of the workers that could run the task.
     pub(crate) async fn explain_first_waiting(

@@ -13,7 +13,7 @@ use hq_store::statement::Query;
 
 use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult};
-use crate::output::view::{total_units, totals, worker_state};
+use crate::output::view::{sum, total_units, worker_state};
 use crate::parse::selector::Selector;
 use crate::text::clean;
 
@@ -93,11 +93,7 @@ impl Snapshot {
     }
 
     pub(crate) fn counts(&self) -> TaskTotals {
-        let mut sum = TaskTotals::default();
-        for job in &self.jobs {
-            sum.add(totals(job));
-        }
-        sum
+        sum(&self.jobs)
     }
 
     pub(crate) fn connected(&self) -> impl Iterator<Item = &WorkerInfo> {

@@ -8,8 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
+use hq_core::job::TaskTotals;
 use hq_core::words::count;
-use hq_protocol::client;
+use hq_protocol::client::{
+    self,
+    TaskState::{self, Aborted, Canceled, Failed, Finished, Running},
+};
 
 use super::missing::{self, Missing};
 use super::notify::Callback;
@@ -21,6 +25,7 @@ use crate::client::{Client, JobList, ServerInfo};
 use crate::error::CliResult;
 use crate::output::console::{Console, Shown as _, error_line, terminal_size};
 use crate::output::pace::{self, ServerClock};
+use crate::output::view::{bar, nonzero, task_state_name, totals};
 use crate::parse::selector::Selector;
 use note::LastSummaries;
 
@@ -86,10 +91,7 @@ pub(super) async fn progress(args: SelectorArgs, context: &mut Context) -> CliRe
 /// messages.
 fn warn_missing(missing: &Missing, context: &Context) {
     if context.mode() == OutputMode::Cli {
-        missing.warn(
-            |job| format!("Job {job} not found"),
-            |jobs| format!("Jobs {jobs} not found"),
-        );
+        missing.report_not_found("Job");
     }
 }
 
@@ -347,7 +349,7 @@ impl<'a> Bar<'a> {
 #[derive(Default)]
 struct Progress {
     /// The counts of each followed job, and whether it has ended.
-    jobs: BTreeMap<u32, (client::TaskStats, bool)>,
+    jobs: BTreeMap<u32, (TaskTotals, bool)>,
     is_started: bool,
     /// Whether to follow jobs that ended before the first update. New jobs may already have ended.
     with_ended: bool,
@@ -361,11 +363,11 @@ impl Progress {
             let Some(summary) = &job.summary else {
                 continue;
             };
-            let stats = summary.stats.unwrap_or_default();
+            let state = (totals(summary), job.ended);
             if is_first && (!job.ended || self.with_ended) {
-                self.jobs.insert(summary.id, (stats, job.ended));
+                self.jobs.insert(summary.id, state);
             } else if let Some(known) = self.jobs.get_mut(&summary.id) {
-                *known = (stats, job.ended);
+                *known = state;
             }
         }
         if is_first {
@@ -380,80 +382,49 @@ impl Progress {
             tracing::warn!("{NOTHING}");
             return;
         }
-        let tasks = task_count(&self.total());
+        let (jobs, tasks) = (jobs as u64, self.total().total());
         tracing::info!(
             "Waiting for {} with {}",
-            count(jobs as u64, "job"),
+            count(jobs, "job"),
             count(tasks, "task")
         );
     }
 
-    fn total(&self) -> client::TaskStats {
-        let mut total = client::TaskStats::default();
-        for (stats, _) in self.jobs.values() {
-            for (sum, part) in [
-                (&mut total.running, stats.running),
-                (&mut total.finished, stats.finished),
-                (&mut total.failed, stats.failed),
-                (&mut total.canceled, stats.canceled),
-                (&mut total.aborted, stats.aborted),
-                (&mut total.waiting, stats.waiting),
-            ] {
-                *sum = sum.saturating_add(part);
-            }
+    fn total(&self) -> TaskTotals {
+        let mut total = TaskTotals::default();
+        for (counts, _) in self.jobs.values() {
+            total.add(*counts);
         }
         total
     }
 
     /// Returns a line such as `[####....] 0/1 jobs, 2/4 tasks 1 RUNNING 2 FINISHED`.
     fn line(&self) -> String {
-        let total = self.total();
-        let counts = [
-            (total.running, "RUNNING"),
-            (total.finished, "FINISHED"),
-            (total.failed, "FAILED"),
-            (total.canceled, "CANCELED"),
-            (total.aborted, "ABORTED"),
-        ];
-        let (bar, jobs) = (self.bar(BAR_WIDTH), self.jobs_text());
-        format!("{bar}{jobs}{}", self.tasks_text(counts))
+        let tasks = self.tasks_text([Running, Finished, Failed, Canceled, Aborted]);
+        format!(
+            "{} {}{tasks}",
+            bar(&self.total(), BAR_WIDTH),
+            self.jobs_text()
+        )
     }
 
     /// Returns the line for a terminal of this width. Failures come first, and the least important
     /// parts are left out.
     fn fitting(&self, pace: Option<&str>, columns: usize) -> String {
-        let total = self.total();
-        let tasks = self.tasks_text([
-            (total.failed, "FAILED"),
-            (total.running, "RUNNING"),
-            (total.finished, "FINISHED"),
-            (total.canceled, "CANCELED"),
-            (total.aborted, "ABORTED"),
-        ]);
+        let tasks = self.tasks_text([Failed, Running, Finished, Canceled, Aborted]);
         let counts = format!("{}{tasks}", self.jobs_text());
         let with_pace = match pace {
             Some(pace) => format!("{counts}  {pace}"),
             None => counts.clone(),
         };
-        let room = columns.saturating_sub(self.bar(0).len());
+        let room = columns.saturating_sub("[] ".len());
         for text in [with_pace, counts] {
             let width = room.saturating_sub(text.chars().count());
             if width >= BAR_WIDTH_MIN {
-                return self.bar(width.min(BAR_WIDTH)) + &text;
+                return format!("{} {text}", bar(&self.total(), width.min(BAR_WIDTH)));
             }
         }
         tasks.chars().take(columns).collect()
-    }
-
-    /// Returns a bar such as `[####....] `.
-    fn bar(&self, width: usize) -> String {
-        let total = self.total();
-        let tasks = task_count(&total);
-        let filled = match (ended(&total) * width as u64).checked_div(tasks) {
-            Some(cells) => usize::try_from(cells).unwrap_or(width),
-            None => width,
-        };
-        format!("[{}{}] ", "#".repeat(filled), ".".repeat(width - filled))
     }
 
     fn jobs_text(&self) -> String {
@@ -462,12 +433,12 @@ impl Progress {
     }
 
     /// Returns a text such as `2/4 tasks 1 RUNNING 2 FINISHED`.
-    fn tasks_text(&self, counts: [(u32, &str); 5]) -> String {
+    fn tasks_text(&self, states: [TaskState; 5]) -> String {
         let total = self.total();
-        let mut text = format!("{}/{} tasks", ended(&total), task_count(&total));
-        for (count, word) in counts.iter().filter(|(count, _)| *count > 0) {
+        let mut text = format!("{}/{} tasks", total.ended(), total.total());
+        for (state, count) in nonzero(total, states) {
             // Writing to a string cannot fail.
-            let _ = write!(text, " {count} {word}");
+            let _ = write!(text, " {count} {}", task_state_name(state));
         }
         text
     }
@@ -478,25 +449,6 @@ impl Progress {
 fn columns() -> usize {
     let size = terminal_size(std::io::stdout());
     size.map_or(usize::MAX, |(columns, _)| usize::from(columns) - 1)
-}
-
-/// Returns the number of tasks that are neither waiting nor running.
-fn ended(stats: &client::TaskStats) -> u64 {
-    task_count(stats) - u64::from(stats.running) - u64::from(stats.waiting)
-}
-
-fn task_count(stats: &client::TaskStats) -> u64 {
-    [
-        stats.running,
-        stats.finished,
-        stats.failed,
-        stats.canceled,
-        stats.aborted,
-        stats.waiting,
-    ]
-    .into_iter()
-    .map(u64::from)
-    .sum()
 }
 
 #[cfg(test)]

@@ -95,22 +95,15 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     let mut client = context.connect().await?;
     let infos = client.ask(JobInfo(args.selector.to_message())).await?;
     let missing = Missing::of(infos.not_found.as_ref());
-    missing.warn(
-        |job| format!("Job {job} not found"),
-        |jobs| format!("Jobs {jobs} not found"),
-    );
+    missing.report_not_found("Job");
     let wants_tasks = context.mode() == OutputMode::Json;
     let mut shown = JobInfos::new(context.output, &mut context.out, args.verbose);
     for job in &infos.jobs {
         shown.job(job)?;
         let id = job.summary.as_ref().map_or(0, |summary| summary.id);
         let mut next = wants_tasks.then(|| all_tasks(id));
-        while let Some(request) = next.take() {
-            let page = client.ask(request.clone()).await?;
+        while let Some(page) = client.next_page(&mut next).await? {
             shown.tasks(&page)?;
-            next = page
-                .next_cursor
-                .map(|cursor| client::TaskPage { cursor, ..request });
         }
     }
     shown.finish()?;
@@ -173,10 +166,7 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
             }
         }
     }
-    missing.warn(
-        |job| format!("Canceling job {job} failed; job not found"),
-        |jobs| format!("Canceling jobs {jobs} failed; jobs not found"),
-    );
+    missing.report_failed("Canceling", "job");
     context.done()?;
     missing.end(missing::JOBS, context)
 }
@@ -197,10 +187,7 @@ pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResul
             }
         }
     }
-    missing.warn(
-        |job| format!("Closing job {job} failed; job not found"),
-        |jobs| format!("Closing jobs {jobs} failed; jobs not found"),
-    );
+    missing.report_failed("Closing", "job");
     context.done()?;
     missing.end(missing::JOBS, context)
 }

@@ -4,13 +4,15 @@
 //! `1-4294967295` is used on a server with one job, a single line names the missing ranges, up to a
 //! maximum.
 
-use hq_protocol::common;
+use std::collections::BTreeSet;
+
+use hq_protocol::{client, common};
 
 use crate::args::global::OutputMode;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::{id_array, ids};
-use crate::parse::selector::Selector;
+use crate::parse::selector::{Selector, array_to_message};
 
 use super::Context;
 
@@ -40,6 +42,16 @@ impl Missing {
         let mut missing = Self::default();
         missing.add(found);
         missing
+    }
+
+    /// Returns the selected ids that are not among the jobs.
+    pub(super) fn among(jobs: &[client::JobSummary], selector: &Selector) -> Self {
+        let Selector::Ids(ids) = selector else {
+            return Self::default();
+        };
+        let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
+        let (_, missing) = ids.split(|span| found.range(span).copied());
+        Self::of(Some(&array_to_message(&missing)))
     }
 
     /// Creates a value for something that has already been reported.
@@ -89,20 +101,16 @@ impl Missing {
         self.count == 0
     }
 
-    /// Returns a line for each id, made by `one`, if there are only a few. Otherwise returns a
-    /// single line made by `many`.
-    pub(super) fn lines(
-        &self,
-        one: impl Fn(u32) -> String,
-        many: impl Fn(&str) -> String,
-    ) -> Vec<String> {
+    /// Returns a line for each id if there are only a few, otherwise a single line. A line is made
+    /// from the noun in the right number and the ids.
+    fn lines(&self, noun: &str, line: impl Fn(&str, &str) -> String) -> Vec<String> {
         if self.count > u64::from(SINGLE_MAX) {
-            return vec![many(&self.shown())];
+            return vec![line(&format!("{noun}s"), &self.shown())];
         }
         let few = common::IdArray {
             ranges: self.ranges.clone(),
         };
-        ids(&few).map(one).collect()
+        ids(&few).map(|id| line(noun, &id.to_string())).collect()
     }
 
     /// Returns a text such as `2-9,11-4294967295`. If there are very many ranges, it contains the
@@ -119,10 +127,29 @@ impl Missing {
         }
     }
 
-    /// Logs each line as an error.
-    pub(super) fn warn(&self, one: impl Fn(u32) -> String, many: impl Fn(&str) -> String) {
-        for line in self.lines(one, many) {
+    /// Logs each line as an error, see [`Self::lines`].
+    pub(super) fn report(&self, noun: &str, line: impl Fn(&str, &str) -> String) {
+        for line in self.lines(noun, line) {
             tracing::error!("{line}");
+        }
+    }
+
+    /// Logs that the ids do not exist.
+    pub(super) fn report_not_found(&self, noun: &str) {
+        self.report(noun, |noun, ids| format!("{noun} {ids} not found"));
+    }
+
+    /// Logs that an action such as `Closing` on the ids failed.
+    pub(super) fn report_failed(&self, action: &str, noun: &str) {
+        self.report(noun, |noun, ids| {
+            format!("{action} {noun} {ids} failed; {noun} not found")
+        });
+    }
+
+    /// Logs each line as a warning, see [`Self::lines`].
+    pub(super) fn warn(&self, noun: &str, line: impl Fn(&str, &str) -> String) {
+        for line in self.lines(noun, line) {
+            tracing::warn!("{line}");
         }
     }
 
@@ -168,7 +195,7 @@ mod tests {
 
     fn told(ranges: Vec<common::IdRange>) -> Vec<String> {
         let found = common::IdArray { ranges };
-        Missing::of(Some(&found)).lines(|id| format!("job {id}"), |ids| format!("jobs {ids}"))
+        Missing::of(Some(&found)).lines("job", |jobs, ids| format!("{jobs} {ids}"))
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use hq_core::id::JobId;
+use hq_core::job::TaskTotals;
 use hq_core::range::IdArray;
 use hq_core::template::{SubmitSpec, SubmitTarget};
 use hq_core::time::nanos;
@@ -35,6 +36,7 @@ use crate::args::submit::Destination;
 use crate::client::{Client, JobClose};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
+use crate::output::view::totals;
 use crate::parse::selector::Selector;
 use crate::signals::Warnings;
 use crate::submit::build::build;
@@ -228,20 +230,24 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
     server.shutdown().await;
     let replayed = replay.finish();
     screen.finish();
-    let stats = followed?;
+    let counts = followed?;
     let failures = replayed?;
     ended?;
     let interrupted = requests.is_interrupted;
     let mut summary = Summary {
-        stats,
+        counts,
         failures,
         elapsed: start.elapsed(),
         interrupted,
         rerun: None,
     };
-    summary.rerun = job
-        .rerun
-        .and_then(|rerun| rerun.command(&summary.failures.undone, summary.total(), has_outputs));
+    summary.rerun = job.rerun.and_then(|rerun| {
+        rerun.command(
+            &summary.failures.undone,
+            summary.counts.total(),
+            has_outputs,
+        )
+    });
     summary.print(context)?;
     match summary.exit_code() {
         exit::OK => Ok(()),
@@ -353,7 +359,7 @@ impl LocalJob {
         requests: &mut Requests,
         screen: &Screen,
         replay: &Replay,
-    ) -> CliResult<client::TaskStats> {
+    ) -> CliResult<TaskTotals> {
         let watch = client::Watch {
             jobs: Some(self.selector()?),
             with_progress: true,
@@ -369,18 +375,18 @@ impl LocalJob {
         };
         self.commander.submit((&attached).into()).await?;
         self.commander.ask(JobClose(self.selector()?)).await?;
-        let mut stats = client::TaskStats::default();
+        let mut counts = TaskTotals::default();
         loop {
             tokio::select! {
                 update = self.client.next_update() => {
                     let update = update?;
                     for job in update.jobs {
-                        stats = job.summary.and_then(|summary| summary.stats).unwrap_or(stats);
+                        counts = job.summary.as_ref().map_or(counts, totals);
                         replay.add(job.ended_tasks);
                     }
-                    screen.update(&stats);
+                    screen.update(&counts);
                     if update.done {
-                        return Ok(stats);
+                        return Ok(counts);
                     }
                 }
                 Some(reason) = requests.receiver.recv() => {

@@ -17,7 +17,7 @@ use hq_worker::hardware::MEMORY;
 use crate::client::{Client, JobList};
 use crate::error::CliResult;
 use crate::output::format::{short_words, utc_seconds};
-use crate::output::view::{is_idle, offered, total_units, worker_state};
+use crate::output::view::{is_idle, offered, sum, total_units, totals, worker_state};
 use crate::parse::selector::Selector;
 use crate::text::closest;
 
@@ -31,25 +31,19 @@ pub(super) fn is_unfinished(job: &client::JobSummary) -> bool {
 
 /// Returns a text such as `Waiting for job 3: 23 of 100 tasks have ended, 4 run`.
 pub(super) fn awaited(jobs: &[client::JobSummary]) -> String {
-    let (mut total, mut running, mut unfinished) = (0, 0, 0);
-    for job in jobs {
-        let stats = job.stats.unwrap_or_default();
-        total += u64::from(job.task_count);
-        running += u64::from(stats.running);
-        unfinished += u64::from(stats.running) + u64::from(stats.waiting);
-    }
+    let counts = sum(jobs);
     let what = match jobs {
         [job] => format!("job {}", job.id),
         _ => count(jobs.len() as u64, "job"),
     };
-    if unfinished == 0 {
+    if counts.unfinished() == 0 {
         let id = jobs.first().map_or(0, |job| job.id);
         return format!("Waiting for {what} to be closed, as by `hq job close {id}`");
     }
     format!(
         "Waiting for {what}: {} ended, {} running",
-        part(total - unfinished, total, "task"),
-        number(running)
+        part(counts.ended(), counts.total(), "task"),
+        number(counts.running)
     )
 }
 
@@ -69,8 +63,8 @@ pub(super) async fn reason(
     }
     for job in starving.iter().take(LOOKED_AT_MAX) {
         if let Some(why) = obstacle(client, job.id, &workers).await? {
-            let waiting = job.stats.unwrap_or_default().waiting;
-            return Ok(Some(why_waiting(waiting.into(), Some(job.id), &why)));
+            let waiting = totals(job).waiting;
+            return Ok(Some(why_waiting(waiting, Some(job.id), &why)));
         }
     }
     if starving.len() < jobs.len() {
@@ -163,8 +157,8 @@ fn unit_hint(requests: &[&RequestVariants], workers: &[client::WorkerInfo]) -> S
 }
 
 fn is_starving(job: &client::JobSummary) -> bool {
-    let stats = job.stats.unwrap_or_default();
-    stats.waiting > 0 && stats.running == 0
+    let counts = totals(job);
+    counts.waiting > 0 && counts.running == 0
 }
 
 async fn running_workers(client: &mut Client) -> CliResult<Vec<client::WorkerInfo>> {

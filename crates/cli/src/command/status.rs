@@ -16,7 +16,7 @@ use crate::error::CliResult;
 use crate::output::format::{elapsed, rfc3339, short_words};
 use crate::output::json::write_value;
 use crate::output::pace;
-use crate::output::view::{is_idle, totals};
+use crate::output::view::{bar, counts_value, is_idle, nonzero, task_state_word, totals};
 use crate::source::problems::{is_open, sentence};
 use crate::source::{Snapshot, is_lost};
 use crate::text::{clean, fit};
@@ -27,7 +27,7 @@ const PROBLEMS_SHOWN_MAX: usize = 5;
 /// The maximum number of jobs whose dependencies are queried.
 const ASKED_MAX: usize = 3;
 /// The width of a job's bar in cells.
-const BAR_WIDTH: u64 = 20;
+const BAR_WIDTH: usize = 20;
 /// The width of a job's name in columns.
 const NAME_WIDTH: usize = 24;
 
@@ -232,19 +232,13 @@ fn workers_text(snapshot: &Snapshot) -> String {
 }
 
 fn tasks_text(counts: &TaskTotals) -> String {
-    let named = [
-        (counts.running, "running"),
-        (counts.waiting, "waiting"),
-        (counts.finished, "finished"),
-        (counts.failed, "failed"),
-        (counts.canceled, "canceled"),
-        (counts.aborted, "aborted"),
-    ];
-    let parts: Vec<String> = named
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, word)| format!("{} {word}", number(count)))
-        .collect();
+    use client::TaskState::{Aborted, Canceled, Failed, Finished, Running, Waiting};
+    let parts = nonzero(
+        *counts,
+        [Running, Waiting, Finished, Failed, Canceled, Aborted],
+    )
+    .map(|(state, count)| format!("{} {}", number(count), task_state_word(state)));
+    let parts: Vec<String> = parts.collect();
     if parts.is_empty() {
         return "none; `hq submit -- PROGRAM` submits one".to_owned();
     }
@@ -254,24 +248,18 @@ fn tasks_text(counts: &TaskTotals) -> String {
 /// Returns a line such as `   3  train                     [##########..........] 48/100, 16 run, 3
 /// failed`.
 fn job_line(job: &client::JobSummary) -> String {
-    let stats = job.stats.unwrap_or_default();
-    let total = u64::from(job.task_count);
-    let open = u64::from(stats.running) + u64::from(stats.waiting);
-    let ended = total.saturating_sub(open);
-    let filled = (ended * BAR_WIDTH).checked_div(total).unwrap_or(BAR_WIDTH);
-    let cells = |count: u64| usize::try_from(count).unwrap_or(0);
+    let counts = totals(job);
     let mut line = format!(
-        "{:>6}  {:NAME_WIDTH$}  [{}{}] {}/{}",
+        "{:>6}  {:NAME_WIDTH$}  {} {}/{}",
         job.id,
         fit(&clean(&job.name), NAME_WIDTH),
-        "#".repeat(cells(filled)),
-        ".".repeat(cells(BAR_WIDTH - filled)),
-        number(ended),
-        number(total)
+        bar(&counts, BAR_WIDTH),
+        number(counts.ended()),
+        number(counts.total())
     );
-    for (count, word) in [(stats.running, "run"), (stats.failed, "failed")] {
+    for (count, word) in [(counts.running, "run"), (counts.failed, "failed")] {
         if count > 0 {
-            line.push_str(&format!(", {} {word}", number(count.into())));
+            line.push_str(&format!(", {} {word}", number(count)));
         }
     }
     if job.is_open && is_idle(job) {
@@ -373,18 +361,12 @@ fn write_json(
     open: &[&client::JobSummary],
     context: &mut Context,
 ) -> CliResult<()> {
-    let counts = |counts: &TaskTotals| {
-        json!({
-            "waiting": counts.waiting, "running": counts.running, "finished": counts.finished,
-            "failed": counts.failed, "canceled": counts.canceled, "aborted": counts.aborted,
-        })
-    };
     let job = |job: &&client::JobSummary| {
         let pace = pace::pace(job, found.info.now_unix_ns);
         json!({
             "tasks_per_second": pace.map(|pace| pace.rate), "elapsed": pace.map(|pace| pace.elapsed.as_secs_f64()),
             "left": pace.and_then(|pace| Some(pace.left?.as_secs_f64())), "id": job.id, "name": job.name,
-            "is_open": job.is_open, "tasks": counts(&totals(job)),
+            "is_open": job.is_open, "tasks": counts_value(&totals(job)),
         })
     };
     let jobs: Vec<Value> = open.iter().map(job).collect();
@@ -393,7 +375,7 @@ fn write_json(
     let value = json!({
         "server": {"host": found.info.client_host, "version": found.info.version},
         "workers": found.snapshot.connected().count(),
-        "tasks": counts(&found.snapshot.counts()),
+        "tasks": counts_value(&found.snapshot.counts()),
         "job_count": found.snapshot.jobs.len(),
         "unfinished_jobs": jobs,
         "problems": problems,

@@ -1,14 +1,12 @@
 //! `hq task …`.
 
-use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 
-use hq_core::range::IdArray;
 use hq_core::signature::last_words;
 use hq_protocol::client::{self, explain, task_page};
 
-use super::Context;
 use super::missing::{self, Missing};
+use super::{Context, all_tasks};
 use crate::args::global::OutputMode;
 use crate::args::task::{ExplainArgs, InfoArgs, ListArgs, states_to_message};
 use crate::client::{Client, JobList};
@@ -33,10 +31,8 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
         .ask(JobList(args.selector.job.to_message()))
         .await?
         .jobs;
-    let missing_jobs = match &args.selector.job {
-        Selector::Ids(ids) => warn_about_missing(ids, &jobs),
-        Selector::Last | Selector::All => Missing::default(),
-    };
+    let missing_jobs = Missing::among(&jobs, &args.selector.job);
+    missing_jobs.warn("Job", |jobs, ids| format!("{jobs} {ids} not found"));
     let view = TaskListView {
         is_single_job: jobs.len() == 1,
         is_verbose: args.verbose,
@@ -45,21 +41,15 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     let mut shown = TaskLists::new(context.output, &mut context.out, view);
     for job in &jobs {
         shown.job(job.id)?;
-        let mut request = client::TaskPage {
-            job: Some(task_page::Job::Id(job.id)),
+        let mut next = Some(client::TaskPage {
             tasks: tasks.as_ref().map(array_to_message),
             states: states_to_message(args.filter.as_deref()),
-            ..client::TaskPage::default()
-        };
+            ..all_tasks(job.id)
+        });
         let mut missing = Missing::default();
-        loop {
-            let page = client.ask(request.clone()).await?;
+        while let Some(page) = client.next_page(&mut next).await? {
             missing.add(page.not_found.as_ref());
             shown.tasks(&page)?;
-            let Some(cursor) = page.next_cursor else {
-                break;
-            };
-            request.cursor = cursor;
         }
         warn_about_tasks(&missing, job.id);
         if !missing.is_empty() {
@@ -89,29 +79,11 @@ pub(super) async fn end_without(
     }
 }
 
-fn warn_about_missing(ids: &IdArray, jobs: &[client::JobSummary]) -> Missing {
-    let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
-    let (_, missing) = ids.split(|span| found.range(span).copied());
-    let missing = Missing::of(Some(&array_to_message(&missing)));
-    let lines = missing.lines(
-        |job| format!("Job {job} not found"),
-        |jobs| format!("Jobs {jobs} not found"),
-    );
-    for line in lines {
-        tracing::warn!("{line}");
-    }
-    missing
-}
-
 /// Warns about tasks that a job does not have.
 pub(super) fn warn_about_tasks(missing: &Missing, job: u32) {
-    let lines = missing.lines(
-        |task| format!("Task {task} of job {job} not found"),
-        |tasks| format!("Tasks {tasks} of job {job} not found"),
-    );
-    for line in lines {
-        tracing::warn!("{line}");
-    }
+    missing.warn("Task", |tasks, ids| {
+        format!("{tasks} {ids} of job {job} not found")
+    });
 }
 
 /// Runs `hq task info`.
@@ -122,40 +94,31 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
         SingleSelector::Last => (task_page::Job::Last(client::Empty {}), "last".to_owned()),
         SingleSelector::Id(id) => (task_page::Job::Id(id), id.to_string()),
     };
-    let mut request = client::TaskPage {
+    let mut next = Some(client::TaskPage {
         job: Some(job),
         tasks: Some(array_to_message(&tasks)),
         with_definition: true,
         with_curves: args.verbose,
         ..client::TaskPage::default()
-    };
+    });
     let with_words = args.verbose && context.mode() == OutputMode::Cli;
     let mut shown = TaskInfos::new(context.output, &mut context.out, args.verbose);
     let (mut missing, mut missing_job) = (Missing::default(), Missing::default());
-    let id = loop {
-        let mut page = client.ask(request.clone()).await?;
+    let mut id = 0;
+    while let Some(mut page) = client.next_page(&mut next).await? {
         if !page.job_found {
             tracing::error!("Cannot find job {name}");
             missing_job = Missing::one();
-            break 0;
+            break;
         }
+        id = page.job;
         missing.add(page.not_found.as_ref());
         if with_words {
             add_last_words(&mut client, &mut page).await?;
         }
         shown.tasks(&page)?;
-        let Some(cursor) = page.next_cursor else {
-            break page.job;
-        };
-        request.cursor = cursor;
-    };
-    let lines = missing.lines(
-        |task| format!("Task {task} not found"),
-        |tasks| format!("Tasks {tasks} not found"),
-    );
-    for line in lines {
-        tracing::warn!("{line}");
     }
+    missing.warn("Task", |tasks, ids| format!("{tasks} {ids} not found"));
     shown.finish()?;
     missing_job.end(missing::JOBS, context)?;
     end_without((missing, id), &mut client, context).await

@@ -54,10 +54,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
         }
     }
     let missing = Missing::of(not_found.as_ref());
-    missing.warn(
-        |worker| format!("Stopping worker {worker} failed; worker not found"),
-        |workers| format!("Stopping workers {workers} failed; workers not found"),
-    );
+    missing.report_failed("Stopping", "worker");
     context.done()?;
     let missing = missing.or_none(&args.selector, is_empty, missing::NO_WORKER, context);
     missing.end(missing::WORKERS, context)
@@ -86,10 +83,7 @@ pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResul
         }
     }
     let missing = Missing::of(not_found.as_ref());
-    missing.warn(
-        |worker| format!("Draining worker {worker} failed; worker not found"),
-        |workers| format!("Draining workers {workers} failed; workers not found"),
-    );
+    missing.report_failed("Draining", "worker");
     context.done()?;
     missing.end(missing::WORKERS, context)
 }
@@ -135,10 +129,7 @@ fn print_stop_results(
         }
     }
     let missing = Missing::of(found.not_found.as_ref());
-    missing.warn(
-        |worker| format!("{doing} worker {worker} failed; worker not found"),
-        |workers| format!("{doing} workers {workers} failed; workers not found"),
-    );
+    missing.report_failed(doing, "worker");
     context.done()?;
     missing.end(missing::WORKERS, context)
 }
@@ -178,10 +169,7 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
         .workers(args.selector.to_message(), true)
         .await?;
     let missing = Missing::of(found.not_found.as_ref());
-    missing.warn(
-        |worker| format!("Worker {worker} not found"),
-        |workers| format!("Workers {workers} not found"),
-    );
+    missing.report_not_found("Worker");
     context.show(&WorkerInfosView(&found.workers))?;
     let is_empty = found.workers.is_empty();
     let missing = missing.or_none(&args.selector, is_empty, missing::NO_WORKER, context);

@@ -2,8 +2,9 @@
 
 use std::io;
 
-use hq_core::job::{JobState, JobTotals};
+use hq_core::job::{JobState, JobTotals, TaskTotals};
 use hq_core::words::{count, noun_of};
+use hq_protocol::client::TaskState::{Aborted, Canceled, Failed, Finished, Running, Waiting};
 use hq_protocol::{client, common};
 use serde_json::{Map, Value, json};
 
@@ -123,10 +124,9 @@ impl View for JobListView<'_> {
                 cells.push(job.cancel_reason.clone().unwrap_or_default().into());
             }
             if let Some(now_unix_ns) = self.progress_at_ns {
-                let stats = job.stats.unwrap_or_default();
-                let ended = stats.finished + stats.failed + stats.canceled + stats.aborted;
-                cells.push(ended.to_string().into());
-                cells.push(stats.failed.to_string().into());
+                let counts = view::totals(job);
+                cells.push(counts.ended().to_string().into());
+                cells.push(counts.failed.to_string().into());
                 cells.push(pace::left(job, now_unix_ns).unwrap_or_default().into());
             }
             grid.row(cells);
@@ -294,35 +294,19 @@ fn notification(notification: &client::JobNotice) -> String {
     format!("on {event}: {}: {state}", notification.target)
 }
 
-/// Returns the counts in the order of `job info`.
-fn named_counts(stats: client::TaskStats) -> [(client::TaskState, u32); 6] {
-    [
-        (client::TaskState::Running, stats.running),
-        (client::TaskState::Failed, stats.failed),
-        (client::TaskState::Finished, stats.finished),
-        (client::TaskState::Canceled, stats.canceled),
-        (client::TaskState::Waiting, stats.waiting),
-        (client::TaskState::Aborted, stats.aborted),
-    ]
-}
-
 fn add_state(grid: &mut Grid, summary: &client::JobSummary) -> Option<Bar> {
     let state = view::job_state(summary);
     if summary.task_count == 1 {
         grid.field("State", job_state(state));
         return None;
     }
-    let stats = summary.stats.unwrap_or_default();
-    let bar = Bar::new(stats, summary.task_count);
-    let counts = named_counts(stats)
-        .into_iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(state, count)| {
-            Text::colored(
-                format!("{} ({count})", view::task_state_name(state)),
-                task_color(state),
-            )
-        });
+    let counts = view::totals(summary);
+    let bar = Bar::new(counts);
+    let order = [Running, Failed, Finished, Canceled, Waiting, Aborted];
+    let counts = view::nonzero(counts, order).map(|(state, count)| {
+        let text = format!("{} ({count})", view::task_state_name(state));
+        Text::colored(text, task_color(state))
+    });
     grid.fields("State", std::iter::once(bar.plain().into()).chain(counts));
     Some(bar)
 }
@@ -334,22 +318,17 @@ struct Bar {
 }
 
 impl Bar {
-    fn new(stats: client::TaskStats, total: u32) -> Self {
-        let shares = [
-            (client::TaskState::Canceled, stats.canceled),
-            (client::TaskState::Failed, stats.failed),
-            (client::TaskState::Finished, stats.finished),
-            (client::TaskState::Running, stats.running),
-            (client::TaskState::Aborted, stats.aborted),
-        ];
+    fn new(counts: TaskTotals) -> Self {
         let mut left = BAR_WIDTH;
         let mut segments = Vec::new();
-        for (state, count) in shares {
-            let share = (count as usize * BAR_WIDTH)
-                .div_ceil(total.max(1) as usize)
-                .min(left);
+        let order = [Canceled, Failed, Finished, Running, Aborted];
+        for (state, count) in view::nonzero(counts, order) {
+            let share = (count * BAR_WIDTH as u64).div_ceil(counts.total());
+            let share = usize::try_from(share).unwrap_or(left).min(left);
             left -= share;
-            segments.push((state, share));
+            if share > 0 {
+                segments.push((state, share));
+            }
         }
         Self { segments }
     }
@@ -366,10 +345,8 @@ impl Bar {
     fn colored(&self) -> String {
         let mut text = "[".to_owned();
         for (state, length) in &self.segments {
-            if *length > 0 {
-                let style = ansi(*state);
-                text.push_str(&format!("{style}{}{style:#}", "#".repeat(*length)));
-            }
+            let style = ansi(*state);
+            text.push_str(&format!("{style}{}{style:#}", "#".repeat(*length)));
         }
         text.push_str(&".".repeat(BAR_WIDTH - self.filled()));
         text.push(']');
@@ -379,12 +356,12 @@ impl Bar {
 
 fn ansi(state: client::TaskState) -> anstyle::Style {
     let color = match state {
-        client::TaskState::Finished => anstyle::AnsiColor::Green,
-        client::TaskState::Failed => anstyle::AnsiColor::Red,
-        client::TaskState::Running => anstyle::AnsiColor::Yellow,
-        client::TaskState::Canceled => anstyle::AnsiColor::Magenta,
-        client::TaskState::Waiting => anstyle::AnsiColor::Cyan,
-        client::TaskState::Aborted => anstyle::AnsiColor::Blue,
+        Finished => anstyle::AnsiColor::Green,
+        Failed => anstyle::AnsiColor::Red,
+        Running => anstyle::AnsiColor::Yellow,
+        Canceled => anstyle::AnsiColor::Magenta,
+        Waiting => anstyle::AnsiColor::Cyan,
+        Aborted => anstyle::AnsiColor::Blue,
     };
     anstyle::Style::new().fg_color(Some(color.into()))
 }
@@ -457,7 +434,7 @@ fn write_failed(
     job: &client::JobDetail,
     summary: &client::JobSummary,
 ) -> io::Result<()> {
-    let count = summary.stats.unwrap_or_default().failed;
+    let count = view::totals(summary).failed;
     if count == 0 {
         return Ok(());
     }
@@ -469,7 +446,7 @@ fn write_failed(
         let mut cells: Vec<Text> = vec![
             task.id.to_string().into(),
             workers.join("\n").into(),
-            Text::colored(task.error.as_str(), task_color(client::TaskState::Failed)),
+            Text::colored(task.error.as_str(), task_color(Failed)),
         ];
         if has_params {
             cells.push(view::params_text(&task.params).into());
@@ -478,7 +455,7 @@ fn write_failed(
     }
     grid.write(out)?;
     let shown = job.failed.len();
-    let suffix = if count as usize > shown {
+    let suffix = if count > shown as u64 {
         format!(" ({shown} shown)")
     } else {
         String::new()
@@ -528,21 +505,13 @@ fn open_job(
 
 /// Returns a job as `job list` shows it.
 fn summary_value(job: &client::JobSummary) -> Value {
-    let stats = job.stats.unwrap_or_default();
     json!({
         "cancel_reason": job.cancel_reason,
         "id": job.id,
         "is_open": job.is_open,
         "name": job.name,
         "task_count": job.task_count,
-        "task_stats": {
-            "aborted": stats.aborted,
-            "canceled": stats.canceled,
-            "failed": stats.failed,
-            "finished": stats.finished,
-            "running": stats.running,
-            "waiting": stats.waiting,
-        },
+        "task_stats": view::counts_value(&view::totals(job)),
     })
 }
 

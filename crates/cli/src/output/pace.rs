@@ -16,7 +16,7 @@ const RATE_MIN: f64 = 0.05 / 3_600.0;
 /// ended.
 pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
     let facts = job.pace.as_ref()?;
-    let stats = job.stats.unwrap_or_default();
+    let counts = super::view::totals(job);
     let facts = PaceFacts {
         ended: facts.ended,
         first_start: Timestamp(facts.first_start_unix_ns),
@@ -26,12 +26,7 @@ pub(crate) fn pace(job: &client::JobSummary, now_unix_ns: i64) -> Option<Pace> {
         window_ended: facts.window_ended,
     };
     let now = Timestamp(now_unix_ns);
-    Some(estimate(
-        &facts,
-        stats.waiting.into(),
-        stats.running.into(),
-        now,
-    ))
+    Some(estimate(&facts, counts.waiting, counts.running, now))
 }
 
 /// Returns `5.2 tasks/s, 3m 5s elapsed, 40s left, until 12:14:48`, or `None` if this is unknown or

@@ -347,7 +347,7 @@ fn attempts(task: &client::TaskInfo) -> String {
 /// Returns a task as an object. Its keys depend on the state of the task.
 pub(super) fn task_value(info: &client::TaskInfo) -> Value {
     let state = view::task_state(info.state);
-    let mut value = json!({ "id": info.id, "state": view::task_state_name(state).to_lowercase() });
+    let mut value = json!({ "id": info.id, "state": view::task_state_word(state) });
     if let Some(paths) = &info.paths {
         value["cwd"] = json!(lossy(&paths.cwd));
         value["stdout"] = json!(paths.stdout.as_ref().and_then(|s| stdio_value(s, lossy)));

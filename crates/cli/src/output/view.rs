@@ -6,16 +6,8 @@ use hq_protocol::{client, common};
 use super::format::lossy;
 
 /// Returns the word for a job's state.
-pub(crate) const fn job_state_name(state: JobState) -> &'static str {
-    match state {
-        JobState::Waiting => "WAITING",
-        JobState::Running => "RUNNING",
-        JobState::Finished => "FINISHED",
-        JobState::Failed => "FAILED",
-        JobState::Canceled => "CANCELED",
-        JobState::Aborted => "ABORTED",
-        JobState::Opened => "OPENED",
-    }
+pub(crate) fn job_state_name(state: JobState) -> String {
+    state.name().to_uppercase()
 }
 
 /// Returns the states that `job summary` counts, in display order.
@@ -51,6 +43,43 @@ pub(crate) fn totals(job: &client::JobSummary) -> TaskTotals {
     job.stats.as_ref().map(TaskTotals::from).unwrap_or_default()
 }
 
+/// Returns the number of tasks of all jobs in each state.
+pub(crate) fn sum<'a>(jobs: impl IntoIterator<Item = &'a client::JobSummary>) -> TaskTotals {
+    let mut sum = TaskTotals::default();
+    for job in jobs {
+        sum.add(totals(job));
+    }
+    sum
+}
+
+/// Returns the given states that have tasks, each with the number of its tasks.
+pub(crate) fn nonzero<const N: usize>(
+    mut counts: TaskTotals,
+    states: [client::TaskState; N],
+) -> impl Iterator<Item = (client::TaskState, u64)> {
+    let counts = states.map(|state| (state, *counts.of(state.into())));
+    counts.into_iter().filter(|(_, count)| *count > 0)
+}
+
+/// Returns the counts as a JSON object.
+pub(crate) fn counts_value(counts: &TaskTotals) -> serde_json::Value {
+    serde_json::json!({
+        "aborted": counts.aborted,
+        "canceled": counts.canceled,
+        "failed": counts.failed,
+        "finished": counts.finished,
+        "running": counts.running,
+        "waiting": counts.waiting,
+    })
+}
+
+/// Returns a bar such as `[####....]` with the share of the tasks that have ended.
+pub(crate) fn bar(counts: &TaskTotals, width: usize) -> String {
+    let filled = (counts.ended() * width as u64).checked_div(counts.total());
+    let filled = filled.map_or(width, |cells| usize::try_from(cells).unwrap_or(width));
+    format!("[{}{}]", "#".repeat(filled), ".".repeat(width - filled))
+}
+
 /// Returns whether no task of the job is waiting or running.
 pub(crate) fn is_idle(job: &client::JobSummary) -> bool {
     totals(job).unfinished() == 0
@@ -59,6 +88,11 @@ pub(crate) fn is_idle(job: &client::JobSummary) -> bool {
 /// Returns the state of a task. A state that only newer servers know counts as waiting.
 pub(crate) fn task_state(state: i32) -> client::TaskState {
     client::TaskState::try_from(state).unwrap_or(client::TaskState::Waiting)
+}
+
+/// Returns the lower-case word for a task's state.
+pub(crate) fn task_state_word(state: client::TaskState) -> String {
+    task_state_name(state).to_lowercase()
 }
 
 /// Returns the upper-case word for a task's state.

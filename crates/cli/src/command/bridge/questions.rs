@@ -17,6 +17,7 @@ use super::Shared;
 use super::spec::TemplateSpec;
 use super::talk::{come_back, ids_of, tell};
 use crate::client::{Client, JobClose, JobList};
+use crate::command::all_tasks;
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::output::view::total_units;
@@ -283,24 +284,14 @@ async fn wait(shared: &Shared, client: &mut Client, id: u64, jobs: Vec<u32>) -> 
 
 async fn failed(client: &mut Client, job: u32) -> CliResult<Value> {
     let mut rows = Vec::new();
-    let mut cursor = 0;
-    loop {
-        let page = client
-            .ask(client::TaskPage {
-                job: Some(client::task_page::Job::Id(job)),
-                states: vec![TaskState::Failed.into()],
-                cursor,
-                ..client::TaskPage::default()
-            })
-            .await?;
-        for task in page.tasks {
-            rows.push(failed_row(&task));
-        }
-        match page.next_cursor {
-            Some(next) => cursor = next,
-            None => return Ok(rows.into()),
-        }
+    let mut next = Some(client::TaskPage {
+        states: vec![TaskState::Failed.into()],
+        ..all_tasks(job)
+    });
+    while let Some(page) = client.next_page(&mut next).await? {
+        rows.extend(page.tasks.iter().map(failed_row));
     }
+    Ok(rows.into())
 }
 
 fn failed_row(task: &client::TaskInfo) -> Value {

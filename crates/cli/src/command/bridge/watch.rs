@@ -14,6 +14,7 @@ use super::calls::each_id;
 use super::frame::Frame;
 use super::talk::{answer, come_back, tell};
 use crate::client::Client;
+use crate::command::all_tasks;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 
@@ -226,20 +227,13 @@ async fn settle_page(
         TaskState::Canceled,
         TaskState::Aborted,
     ];
-    let mut cursor = 0;
-    loop {
-        let page = client
-            .ask(client::TaskPage {
-                job: Some(client::task_page::Job::Id(job)),
-                tasks: Some((&tasks).into()),
-                states: ends.map(Into::into).to_vec(),
-                cursor,
-                limit: PAGE.into(),
-                with_definition: false,
-                with_curves: false,
-                without_paths: false,
-            })
-            .await?;
+    let mut next = Some(client::TaskPage {
+        tasks: Some((&tasks).into()),
+        states: ends.map(Into::into).to_vec(),
+        limit: PAGE.into(),
+        ..all_tasks(job)
+    });
+    while let Some(page) = client.next_page(&mut next).await? {
         if !page.job_found {
             return Err(CliError::new(format!("Job {job} no longer exists")));
         }
@@ -260,11 +254,8 @@ async fn settle_page(
         if !columns.ids.is_empty() {
             let _ = shared.out.send(columns.frame(job)).await;
         }
-        match page.next_cursor {
-            Some(next) => cursor = next,
-            None => return Ok(()),
-        }
     }
+    Ok(())
 }
 
 async fn read_values(

@@ -6,7 +6,10 @@ use std::time::Duration;
 use hq_core::job::JobState;
 use hq_core::signature::last_words;
 use hq_core::words::{count, part};
-use hq_protocol::client;
+use hq_protocol::client::{
+    self,
+    TaskState::{Aborted, Canceled, Failed},
+};
 use tokio::time::{Instant, timeout_at};
 
 use crate::args::global::OutputMode;
@@ -15,7 +18,7 @@ use crate::command::Context;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::cut;
-use crate::output::view::{job_state, params_text};
+use crate::output::view::{job_state, nonzero, params_text, sum, task_state_word, totals};
 use crate::parse::selector::one_job;
 use crate::text::clean;
 
@@ -40,7 +43,7 @@ pub(super) async fn print_failures(
     let bad: Vec<_> = jobs.iter().filter(|job| !is_good(job)).collect();
     let mut told = Vec::new();
     for job in bad.iter().take(TOLD_MAX) {
-        let failed = match job.stats.unwrap_or_default().failed {
+        let failed = match totals(job).failed {
             0 => None,
             // The job may have been forgotten meanwhile.
             _ => client
@@ -106,13 +109,12 @@ pub(super) fn require_good(jobs: &[client::JobSummary]) -> CliResult<()> {
 }
 
 fn is_good(job: &client::JobSummary) -> bool {
-    let stats = job.stats.unwrap_or_default();
-    stats.failed + stats.canceled + stats.aborted == 0
+    let counts = totals(job);
+    counts.ended() == counts.finished
 }
 
 fn good(jobs: &[client::JobSummary]) -> String {
-    let tasks: u64 = jobs.iter().map(|job| u64::from(job.task_count)).sum();
-    let tasks = count(tasks, "task");
+    let tasks = count(sum(jobs).total(), "task");
     match jobs {
         [job] => format!("Job {} finished: {tasks}", job.id),
         _ => format!("{} finished: {tasks}", count(jobs.len() as u64, "job")),
@@ -125,17 +127,12 @@ fn line(
     first: Option<&client::FailedTask>,
     said: Option<&str>,
 ) -> String {
-    let stats = job.stats.unwrap_or_default();
-    let (id, total) = (job.id, job.task_count);
-    let counts: Vec<String> = [
-        (stats.failed, "failed"),
-        (stats.canceled, "canceled"),
-        (stats.aborted, "aborted"),
-    ]
-    .into_iter()
-    .filter(|(count, _)| *count > 0)
-    .map(|(count, word)| format!("{} {word}", part(count.into(), total.into(), "task")))
-    .collect();
+    let (id, totals) = (job.id, totals(job));
+    let counts = nonzero(totals, [Failed, Canceled, Aborted]).map(|(state, count)| {
+        let part = part(count, job.task_count.into(), "task");
+        format!("{part} {}", task_state_word(state))
+    });
+    let counts: Vec<String> = counts.collect();
     let state = match job_state(job) {
         JobState::Canceled => "was canceled",
         JobState::Aborted => "was aborted",
@@ -168,7 +165,7 @@ fn line(
     } else {
         format!("`hq task info {id}.{}` shows more", task.id)
     };
-    if stats.failed > 1 {
+    if totals.failed > 1 {
         look.push_str(&format!(", `hq job failures {id}` says why all failed"));
     }
     let said = said.map(|said| cut(said, ERROR_MAX).unwrap_or_else(|| said.to_owned()));

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use hq_core::range::IdArray;
-use hq_protocol::client::{self, task_page};
+use hq_protocol::client;
 use hq_protocol::common::stdio::Kind;
 use hq_stream::{Channel, Index, OpenError, Stream, StreamDir};
 
@@ -17,12 +17,13 @@ use crate::args::job::{CatArgs, StreamArg};
 use crate::args::task::states_to_message;
 use crate::client::{Client, JobList};
 use crate::command::Context;
+use crate::command::all_tasks;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::task::{end_without, warn_about_tasks};
 use crate::error::{CliError, CliResult};
 use crate::output::console::{Console, Shown as _};
 use crate::output::view::stdio_kind;
-use crate::parse::selector::{Selector, array_to_message};
+use crate::parse::selector::array_to_message;
 
 /// Runs `hq job cat`.
 pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
@@ -35,18 +36,11 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
         .ask(JobList(args.selector.job.to_message()))
         .await?
         .jobs;
-    let missing = match &args.selector.job {
-        Selector::Ids(ids) => {
-            let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
-            let (_, missing) = ids.split(|span| found.range(span).copied());
-            Missing::of(Some(&array_to_message(&missing)))
-        }
-        Selector::Last | Selector::All => Missing::default(),
-    };
-    missing.warn(
-        |job| format!("Job {job} was not found"),
-        |jobs| format!("Jobs {jobs} were not found"),
-    );
+    let missing = Missing::among(&jobs, &args.selector.job);
+    missing.report("Job", |jobs, ids| {
+        let was = if jobs == "Job" { "was" } else { "were" };
+        format!("{jobs} {ids} {was} not found")
+    });
     if jobs.is_empty() && missing.is_empty() {
         tracing::error!("No jobs were found");
     }
@@ -78,15 +72,13 @@ async fn cat_job(
     out: &mut Console,
 ) -> CliResult<Missing> {
     let mut missing = Missing::default();
-    let mut request = client::TaskPage {
-        job: Some(task_page::Job::Id(job)),
+    let mut next = Some(client::TaskPage {
         tasks: tasks.map(array_to_message),
         states: states_to_message(args.filter.as_deref()),
-        ..client::TaskPage::default()
-    };
+        ..all_tasks(job)
+    });
     let mut is_empty = true;
-    loop {
-        let page = client.ask(request.clone()).await?;
+    while let Some(page) = client.next_page(&mut next).await? {
         if !page.job_found {
             // The job was forgotten after it was listed.
             tracing::error!("Job {job} was not found");
@@ -104,18 +96,11 @@ async fn cat_job(
             }
             cat_task((page.job, task), args.stream, streams, out)?;
         }
-        match page.next_cursor {
-            Some(cursor) => request.cursor = cursor,
-            None if is_empty => {
-                tracing::warn!(
-                    "No tasks were selected for job {}, there is nothing to print",
-                    page.job
-                );
-                return Ok(missing);
-            }
-            None => return Ok(missing),
-        }
     }
+    if is_empty {
+        tracing::warn!("No tasks were selected for job {job}, there is nothing to print");
+    }
+    Ok(missing)
 }
 
 fn cat_task(

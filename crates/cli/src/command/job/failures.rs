@@ -18,13 +18,14 @@ use crate::args::global::OutputMode;
 use crate::args::job::{FailuresArgs, GroupBy};
 use crate::client::{Client, JobInfo};
 use crate::command::Context;
+use crate::command::all_tasks;
 use crate::command::missing::{JOBS, Missing, NO_JOB};
 use crate::error::{CliError, CliResult};
 use crate::failures::{Failed, FailureGroup, Group, error_words, failure_groups, group, to_read};
 use crate::output::console::Console;
 use crate::output::format::{joined_ids, lossy};
 use crate::output::json::write_value;
-use crate::output::view::hostnames;
+use crate::output::view::{hostnames, totals};
 use crate::text::clean;
 use crate::text::fit;
 
@@ -50,10 +51,7 @@ pub(in crate::command) async fn failures(
     let dir = context.server_dir()?;
     let infos = client.ask(JobInfo(args.selector.to_message())).await?;
     let missing = Missing::of(infos.not_found.as_ref());
-    missing.warn(
-        |job| format!("Job {job} not found"),
-        |jobs| format!("Jobs {jobs} not found"),
-    );
+    missing.report_not_found("Job");
     let mut rows = Vec::new();
     for job in infos.jobs.iter().filter_map(|job| job.summary.as_ref()) {
         let failed = failed_tasks(&mut client, job.id).await?;
@@ -84,7 +82,7 @@ pub(in crate::command) async fn failures(
             OutputMode::Cli => {
                 write(&mut context.out, job, &groups, said.len())?;
                 if let Some((task, why)) = first_aborted(&mut client, job).await? {
-                    let aborted = count(job.stats.unwrap_or_default().aborted.into(), "task");
+                    let aborted = count(totals(job).aborted, "task");
                     writeln!(
                         context.out,
                         "{aborted} aborted, for example task {task}: {why}"
@@ -105,7 +103,7 @@ async fn first_aborted(
     client: &mut Client,
     job: &client::JobSummary,
 ) -> CliResult<Option<(u32, String)>> {
-    if job.stats.unwrap_or_default().aborted == 0 {
+    if totals(job).aborted == 0 {
         return Ok(None);
     }
     let page = client.ask(client::TaskPage {
@@ -140,13 +138,11 @@ fn groups_by(by: GroupBy, failed: &[Failed], groups: &[Group]) -> Option<Vec<Fai
 async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
     let mut failed = Vec::new();
     let mut next = Some(client::TaskPage {
-        job: Some(task_page::Job::Id(job)),
         states: vec![client::TaskState::Failed.into()],
         without_paths: true,
-        ..client::TaskPage::default()
+        ..all_tasks(job)
     });
-    while let Some(request) = next.take() {
-        let page = client.ask(request.clone()).await?;
+    while let Some(page) = client.next_page(&mut next).await? {
         failed.extend(page.tasks.into_iter().map(|task| {
             Failed {
                 task: task.id,
@@ -159,9 +155,6 @@ async fn failed_tasks(client: &mut Client, job: u32) -> CliResult<Vec<Failed>> {
                     .collect(),
             }
         }));
-        next = page
-            .next_cursor
-            .map(|cursor| client::TaskPage { cursor, ..request });
     }
     Ok(failed)
 }

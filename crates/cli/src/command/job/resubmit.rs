@@ -82,10 +82,7 @@ pub(in crate::command) async fn resubmit(
         has_failed = true;
         tracing::error!("Resubmitting job {job} failed; {problem}");
     }
-    missing.warn(
-        |job| format!("Resubmitting job {job} failed; job not found"),
-        |jobs| format!("Resubmitting jobs {jobs} failed; jobs not found"),
-    );
+    missing.report_failed("Resubmitting", "job");
     if jobs.is_empty() && !has_failed {
         tracing::info!("There is nothing to resubmit");
     }

@@ -23,10 +23,7 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
     let mut client = context.connect().await?;
     let infos = client.ask(JobInfo(args.selector.to_message())).await?;
     let missing = Missing::of(infos.not_found.as_ref());
-    missing.warn(
-        |job| format!("Job {job} not found"),
-        |jobs| format!("Jobs {jobs} not found"),
-    );
+    missing.report_not_found("Job");
     if infos.jobs.is_empty() {
         return missing.end(JOBS, context);
     }
@@ -34,7 +31,7 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
     let mut groups = Groups::default();
     for job in &infos.jobs {
         let id = job.summary.as_ref().map_or(0, |summary| summary.id);
-        let mut request = client::TaskPage {
+        let mut next = Some(client::TaskPage {
             states: vec![
                 client::TaskState::Finished.into(),
                 client::TaskState::Failed.into(),
@@ -43,18 +40,13 @@ pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) ->
             ],
             with_definition: true,
             ..all_tasks(id)
-        };
-        loop {
-            let page = client.ask(request.clone()).await?;
+        });
+        while let Some(page) = client.next_page(&mut next).await? {
             if args.suggest {
                 groups.add(&page);
             } else {
                 samples.add(&page, job.submitted_unix_ns);
             }
-            let Some(cursor) = page.next_cursor else {
-                break;
-            };
-            request.cursor = cursor;
         }
     }
     if args.suggest {

@@ -58,22 +58,18 @@ impl Groups {
         states: &[client::TaskState],
     ) -> CliResult<Option<Self>> {
         let mut groups = Self::default();
-        let mut request = client::TaskPage {
+        let mut next = Some(client::TaskPage {
             states: states.iter().map(|state| (*state).into()).collect(),
             with_definition: true,
             ..all_tasks(job)
-        };
-        loop {
-            let page = client.ask(request.clone()).await?;
+        });
+        while let Some(page) = client.next_page(&mut next).await? {
             if !page.job_found {
                 return Ok(None);
             }
             groups.add(&page);
-            let Some(cursor) = page.next_cursor else {
-                return Ok(Some(groups));
-            };
-            request.cursor = cursor;
         }
+        Ok(Some(groups))
     }
 
     /// Adds tasks.

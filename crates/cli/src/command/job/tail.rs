@@ -11,8 +11,9 @@ mod watch;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use crate::command::all_tasks;
 use hq_core::range::{IdArray, IndexSet};
-use hq_protocol::client::{self, task_page};
+use hq_protocol::client;
 use hq_protocol::common;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -158,20 +159,21 @@ impl Tail {
     /// Queues the selected tasks in these states. With `from_start`, they are read from the
     /// beginning.
     async fn list(&mut self, states: &[TaskStateArg], from_start: bool) -> CliResult<()> {
-        let mut request = client::TaskPage {
-            job: Some(task_page::Job::Id(self.job)),
+        let mut next = Some(client::TaskPage {
             tasks: self.args.target.tasks.as_ref().map(array_to_message),
             states: crate::args::task::states_to_message(Some(states)),
-            ..client::TaskPage::default()
-        };
+            ..all_tasks(self.job)
+        });
         let mut missing = Missing::default();
         loop {
-            let page = match self.client.ask(request.clone()).await {
+            let page = match self.client.next_page(&mut next).await {
+                Ok(Some(page)) => page,
+                Ok(None) => break,
                 Err(error) if self.args.follow && self.client.may_return() => {
                     self.client.come_back_quietly(error).await?;
                     continue;
                 }
-                page => page?,
+                Err(error) => return Err(error),
             };
             missing.add(page.not_found.as_ref());
             if let Some(wanted) = &mut self.wanted {
@@ -184,10 +186,6 @@ impl Tail {
                     // The task ended without having started.
                     self.forget(task.id);
                 }
-            }
-            match page.next_cursor {
-                Some(cursor) => request.cursor = cursor,
-                None => break,
             }
         }
         if self.missing.is_none() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use hq_protocol::client;
+use hq_core::job::TaskTotals;
 use indicatif::{
     HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike as _,
 };
@@ -50,19 +50,16 @@ impl Screen {
     }
 
     /// Shows new counts.
-    pub(super) fn update(&self, stats: &client::TaskStats) {
-        let ended = [stats.finished, stats.failed, stats.canceled, stats.aborted];
-        let ended: u64 = ended.into_iter().map(u64::from).sum();
+    pub(super) fn update(&self, counts: &TaskTotals) {
         let mut message = String::new();
-        for (count, word) in [(stats.failed, "failed"), (stats.running, "running")] {
+        for (count, word) in [(counts.failed, "failed"), (counts.running, "running")] {
             if count > 0 {
                 message.push_str(&format!(", {count} {word}"));
             }
         }
-        self.bar
-            .set_length(ended + u64::from(stats.running) + u64::from(stats.waiting));
+        self.bar.set_length(counts.total());
         self.bar.set_message(message);
-        self.bar.set_position(ended);
+        self.bar.set_position(counts.ended());
     }
 
     /// Prints while the bar is hidden.

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use hq_core::job::TaskTotals;
 use hq_core::words;
-use hq_protocol::client;
+use hq_protocol::client::TaskState::{Aborted, Canceled, Failed, Finished};
 use serde_json::{Value, json};
 
 use super::replay::{Failure, Failures};
@@ -15,12 +16,12 @@ use crate::output::add_params;
 use crate::output::console::error_line;
 use crate::output::format::{joined_ids, short_words};
 use crate::output::json::write_value;
-use crate::output::view::params_text;
+use crate::output::view::{nonzero, params_text, task_state_word};
 use crate::text::fit;
 
 /// The result of a run.
 pub(super) struct Summary {
-    pub(super) stats: client::TaskStats,
+    pub(super) counts: TaskTotals,
     pub(super) failures: Failures,
     pub(super) elapsed: Duration,
     pub(super) interrupted: bool,
@@ -37,19 +38,9 @@ const IDS_WIDTH: usize = 40;
 impl Summary {
     /// Returns the exit code. It is success only if every task finished.
     pub(super) fn exit_code(&self) -> u8 {
-        let client::TaskStats {
-            failed,
-            canceled,
-            aborted,
-            running,
-            waiting,
-            ..
-        } = self.stats;
         if self.interrupted {
             exit::INTERRUPTED
-        } else if failed + canceled + aborted + running + waiting > 0
-            || self.failures.full.is_some()
-        {
+        } else if self.counts.total() > self.counts.finished || self.failures.full.is_some() {
             exit::FAILURE
         } else {
             exit::OK
@@ -66,34 +57,12 @@ impl Summary {
         Ok(())
     }
 
-    pub(super) fn total(&self) -> u64 {
-        let client::TaskStats {
-            running,
-            finished,
-            failed,
-            canceled,
-            aborted,
-            waiting,
-        } = self.stats;
-        [running, finished, failed, canceled, aborted, waiting]
-            .into_iter()
-            .map(u64::from)
-            .sum()
-    }
-
     fn text(&self) -> String {
-        let total = self.total();
-        let counts: Vec<String> = [
-            (self.stats.finished, "finished"),
-            (self.stats.failed, "failed"),
-            (self.stats.aborted, "aborted"),
-            (self.stats.canceled, "canceled"),
-        ]
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, word)| format!("{count} {word}"))
-        .collect();
-        let mut text = words::count(total, "task");
+        let counts = nonzero(self.counts, [Finished, Failed, Aborted, Canceled]);
+        let counts: Vec<String> = counts
+            .map(|(state, count)| format!("{count} {}", task_state_word(state)))
+            .collect();
+        let mut text = words::count(self.counts.total(), "task");
         let separator = if counts.is_empty() { "" } else { ": " };
         // Writing to a string cannot fail.
         let _ = writeln!(
@@ -152,12 +121,12 @@ impl Summary {
             "failures": failures,
             "interrupted": self.interrupted,
             "output_complete": self.failures.full.is_none(),
-            "task_count": self.total(),
+            "task_count": self.counts.total(),
             "task_stats": {
-                "aborted": self.stats.aborted,
-                "canceled": self.stats.canceled,
-                "failed": self.stats.failed,
-                "finished": self.stats.finished,
+                "aborted": self.counts.aborted,
+                "canceled": self.counts.canceled,
+                "failed": self.counts.failed,
+                "finished": self.counts.finished,
             },
         })
     }
@@ -213,7 +182,7 @@ mod tests {
             tasks: tasks.to_vec(),
         };
         Summary {
-            stats: client::TaskStats {
+            counts: TaskTotals {
                 finished: 5,
                 failed: 12,
                 aborted: 1,
@@ -248,48 +217,48 @@ mod tests {
     fn the_exit_code_tells_the_worst() {
         let mut summary = summary();
         assert_eq!(summary.exit_code(), 1);
-        let all = |name| client::TaskStats {
+        let all = |name| TaskTotals {
             finished: 1,
             ..name
         };
         for stats in [
-            client::TaskStats {
+            TaskTotals {
                 failed: 1,
                 ..Default::default()
             },
-            client::TaskStats {
+            TaskTotals {
                 canceled: 1,
                 ..Default::default()
             },
-            client::TaskStats {
+            TaskTotals {
                 aborted: 1,
                 ..Default::default()
             },
-            client::TaskStats {
+            TaskTotals {
                 running: 1,
                 ..Default::default()
             },
-            client::TaskStats {
+            TaskTotals {
                 waiting: 1,
                 ..Default::default()
             },
         ] {
-            summary.stats = all(stats);
+            summary.counts = all(stats);
             assert_eq!(summary.exit_code(), 1, "{stats:?}");
         }
-        summary.stats = all(client::TaskStats::default());
+        summary.counts = all(TaskTotals::default());
         summary.failures.full = Some("/tmp".into());
         assert_eq!(summary.exit_code(), 1);
         summary.failures.full = None;
         summary.interrupted = true;
         assert_eq!(summary.exit_code(), 130);
         summary.interrupted = false;
-        summary.stats = client::TaskStats {
+        summary.counts = TaskTotals {
             finished: 1,
             ..Default::default()
         };
         assert_eq!(summary.exit_code(), 0);
-        summary.stats = client::TaskStats::default();
+        summary.counts = TaskTotals::default();
         assert_eq!(summary.exit_code(), 0);
     }
 }

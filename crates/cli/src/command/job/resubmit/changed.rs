@@ -73,10 +73,7 @@ pub(super) async fn show(jobs: &Selector, context: &mut Context) -> CliResult<()
     let mut client = context.connect().await?;
     let (decided, not_found) = decide(jobs, &mut client).await?;
     let missing = Missing::of(not_found.as_ref());
-    missing.warn(
-        |job| format!("Job {job} not found"),
-        |jobs| format!("Jobs {jobs} not found"),
-    );
+    missing.report_not_found("Job");
     let mut has_failed = !missing.is_empty();
     let mut views = Vec::new();
     for (job, found) in decided {
