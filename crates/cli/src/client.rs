@@ -26,7 +26,7 @@ use hq_server::SilentServer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
 use crate::error::{CliError, CliResult};
-use crate::parse::selector::array_to_message;
+use crate::parse::selector::{Selector, array_to_message};
 use crate::version::VERSION;
 
 /// How long a server may take to stop. Its workers have five seconds, and its batch system may be
@@ -326,6 +326,11 @@ impl Client {
         answer.reply.ok_or_else(unexpected_reply)
     }
 
+    /// Returns the summary of one job, or `None` if it does not exist.
+    pub(crate) async fn job(&mut self, job: &Selector) -> CliResult<Option<client::JobSummary>> {
+        Ok(self.ask(JobList(job)).await?.jobs.into_iter().next())
+    }
+
     /// Returns the next page of tasks, or `None` after the last one. Replaces the request by the one
     /// for the page after it.
     pub(crate) async fn next_page(
@@ -397,11 +402,11 @@ impl Client {
     /// Returns workers.
     pub(crate) async fn workers(
         &mut self,
-        workers: client::Selector,
+        workers: &Selector,
         with_runtime: bool,
     ) -> CliResult<client::Workers> {
         let query = client::WorkerQuery {
-            workers: Some(workers),
+            workers: Some(workers.to_message()),
             with_runtime,
         };
         self.ask(query).await

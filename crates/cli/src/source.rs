@@ -75,11 +75,10 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Reads the state of a server.
     pub(crate) async fn of_server(client: &mut Client, now_ns: i64) -> CliResult<Self> {
-        let all = Selector::All.to_message();
         let mut snapshot = Self {
             now_ns,
-            jobs: Client::ask(client, JobList(all.clone())).await?.jobs,
-            workers: client.workers(all, true).await?.workers,
+            jobs: Client::ask(client, JobList(&Selector::All)).await?.jobs,
+            workers: client.workers(&Selector::All, true).await?.workers,
         };
         for job in &mut snapshot.jobs {
             job.name = clean(&job.name);

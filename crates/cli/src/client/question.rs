@@ -1,9 +1,11 @@
 //! Questions that the server answers with one reply.
 
 use hq_protocol::client::{
-    self, AllocRequest, Empty, Selector, alloc_reply, alloc_request, ask_problems, ask_tokens,
-    reply::Reply, request::Request,
+    self, AllocRequest, Empty, alloc_reply, alloc_request, ask_problems, ask_tokens, reply::Reply,
+    request::Request,
 };
+
+use crate::parse::selector::Selector;
 
 /// A request that determines the type of its answer.
 pub(crate) trait Question {
@@ -20,12 +22,12 @@ pub(crate) struct ServerInfo;
 /// Opens the HTTP listener of the server.
 pub(crate) struct HttpOpen;
 /// Asks for summaries of jobs, sorted by id. The answer leaves out unknown jobs.
-pub(crate) struct JobList(pub(crate) Selector);
-pub(crate) struct JobInfo(pub(crate) Selector);
-pub(crate) struct JobClose(pub(crate) Selector);
-pub(crate) struct WorkerStop(pub(crate) Selector);
-pub(crate) struct WorkerDrain(pub(crate) Selector);
-pub(crate) struct WorkerRelease(pub(crate) Selector);
+pub(crate) struct JobList<'a>(pub(crate) &'a Selector);
+pub(crate) struct JobInfo<'a>(pub(crate) &'a Selector);
+pub(crate) struct JobClose<'a>(pub(crate) &'a Selector);
+pub(crate) struct WorkerStop<'a>(pub(crate) &'a Selector);
+pub(crate) struct WorkerDrain<'a>(pub(crate) &'a Selector);
+pub(crate) struct WorkerRelease<'a>(pub(crate) &'a Selector);
 
 /// Each row has a question, its request, the variant of the reply, and the type of the answer.
 macro_rules! questions {
@@ -64,9 +66,9 @@ questions! {
     client::OpenJob, Request::JobOpen => Submitted: client::JobId;
     client::Resubmit, Request::JobResubmit => Resubmitted: client::Resubmitted;
     client::Forget, Request::JobForget => Forgotten: client::Forgotten;
-    JobList, |jobs| Request::JobList(jobs.0) => JobList: client::JobList;
-    JobInfo, |jobs| Request::JobInfo(jobs.0) => JobInfos: client::JobInfos;
-    JobClose, |jobs| Request::JobClose(jobs.0) => JobResults: client::JobResults;
+    JobList<'_>, |jobs| Request::JobList(jobs.0.to_message()) => JobList: client::JobList;
+    JobInfo<'_>, |jobs| Request::JobInfo(jobs.0.to_message()) => JobInfos: client::JobInfos;
+    JobClose<'_>, |jobs| Request::JobClose(jobs.0.to_message()) => JobResults: client::JobResults;
     client::Cancel, Request::JobCancel => JobResults: client::JobResults;
     client::CancelTasks, Request::TaskCancel => JobResults: client::JobResults;
     client::TaskPage, Request::TaskPage => TaskPage: client::TaskPageReply;
@@ -75,9 +77,9 @@ questions! {
     client::ReadValues, Request::ReadValues => TaskValues: client::TaskValues;
     client::Explain, Request::Explain => Explanation: client::Explanation;
     client::WorkerQuery, Request::Workers => Workers: client::Workers;
-    WorkerStop, |workers| Request::WorkerStop(workers.0) => WorkerStop: client::WorkerStopResults;
-    WorkerDrain, |workers| Request::WorkerDrain(workers.0) => WorkerStop: client::WorkerStopResults;
-    WorkerRelease, |workers| Request::WorkerRelease(workers.0) => WorkerStop: client::WorkerStopResults;
+    WorkerStop<'_>, |workers| Request::WorkerStop(workers.0.to_message()) => WorkerStop: client::WorkerStopResults;
+    WorkerDrain<'_>, |workers| Request::WorkerDrain(workers.0.to_message()) => WorkerStop: client::WorkerStopResults;
+    WorkerRelease<'_>, |workers| Request::WorkerRelease(workers.0.to_message()) => WorkerStop: client::WorkerStopResults;
     client::QuarantineWorkers, Request::WorkerQuarantine => WorkerStop: client::WorkerStopResults;
     alloc_request::Request, |request| Request::Alloc(AllocRequest { request: Some(request) })
         => Alloc: client::AllocReply;

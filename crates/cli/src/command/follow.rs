@@ -161,7 +161,7 @@ async fn wait_for(
         let known = match (source, &jobs) {
             // The ids are known, and a query would have to wait for a commit.
             (JobSource::New, Selector::Ids(ids)) => ids.iter().map(unknown).collect(),
-            _ => client.ask(JobList(jobs.to_message())).await?.jobs,
+            _ => client.ask(JobList(&jobs)).await?.jobs,
         };
         let open = known.into_iter().filter(situation::is_unfinished);
         seen.borrow_mut().extend(open.map(|job| (job.id, job)));

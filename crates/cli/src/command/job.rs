@@ -39,8 +39,7 @@ pub(super) async fn last_or_id(job: SingleSelector, client: &mut Client) -> CliR
     match job {
         SingleSelector::Id(id) => Ok(id),
         SingleSelector::Last => {
-            let jobs = client.ask(JobList(Selector::Last.to_message())).await?.jobs;
-            let last = jobs.first().map(|job| job.id);
+            let last = client.job(&Selector::Last).await?.map(|job| job.id);
             last.ok_or_else(|| CliError::new("The last job is gone"))
         }
     }
@@ -49,7 +48,7 @@ pub(super) async fn last_or_id(job: SingleSelector, client: &mut Client) -> CliR
 /// Runs `hq job list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let mut jobs = client.ask(JobList(Selector::All.to_message())).await?.jobs;
+    let mut jobs = client.ask(JobList(&Selector::All)).await?.jobs;
     jobs.sort_unstable_by_key(|job| job.id);
     let is_shown = |job: &&client::JobSummary| match &args.filter {
         Some(states) => states.contains(&job_state(job)),
@@ -80,7 +79,7 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
     let jobs = context
         .connect()
         .await?
-        .ask(JobList(Selector::All.to_message()))
+        .ask(JobList(&Selector::All))
         .await?
         .jobs;
     let mut counts = JobTotals::default();
@@ -93,7 +92,7 @@ pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
 /// Runs `hq job info`. Tasks are printed page by page.
 pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let infos = client.ask(JobInfo(args.selector.to_message())).await?;
+    let infos = client.ask(JobInfo(&args.selector)).await?;
     let missing = Missing::of(infos.not_found.as_ref());
     missing.report_not_found("Job");
     let wants_tasks = context.mode() == OutputMode::Json;
@@ -173,7 +172,7 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
 
 /// Runs `hq job close`.
 pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let close = JobClose(args.selector.to_message());
+    let close = JobClose(&args.selector);
     let client::JobResults { results, not_found } = context.connect().await?.ask(close).await?;
     let missing = Missing::of(not_found.as_ref());
     if results.is_empty() && missing.is_empty() {

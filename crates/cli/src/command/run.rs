@@ -17,7 +17,6 @@ use std::time::Instant;
 
 use hq_core::id::JobId;
 use hq_core::job::TaskTotals;
-use hq_core::range::IdArray;
 use hq_core::template::{SubmitSpec, SubmitTarget};
 use hq_core::time::nanos;
 use hq_protocol::client;
@@ -343,12 +342,6 @@ impl LocalJob {
         })
     }
 
-    fn selector(&self) -> CliResult<client::Selector> {
-        let ids =
-            IdArray::consecutive(self.id, 1).map_err(|e| CliError::caused("Broken job id", &e))?;
-        Ok(Selector::Ids(ids).to_message())
-    }
-
     /// Submits the job, and passes on ended tasks until all have ended.
     ///
     /// The job is opened and watched before it gets tasks, so that a task that ends immediately is
@@ -361,7 +354,7 @@ impl LocalJob {
         replay: &Replay,
     ) -> CliResult<TaskTotals> {
         let watch = client::Watch {
-            jobs: Some(self.selector()?),
+            jobs: Some(Selector::one(self.id).to_message()),
             with_progress: true,
             with_outcomes: true,
             interval_ns: nanos(UPDATE_INTERVAL),
@@ -374,7 +367,9 @@ impl LocalJob {
             ..spec
         };
         self.commander.submit((&attached).into()).await?;
-        self.commander.ask(JobClose(self.selector()?)).await?;
+        self.commander
+            .ask(JobClose(&Selector::one(self.id)))
+            .await?;
         let mut counts = TaskTotals::default();
         loop {
             tokio::select! {
@@ -434,7 +429,7 @@ impl LocalJob {
     /// Cancels all remaining tasks. They cannot run without a worker.
     async fn cancel_rest(&mut self) -> CliResult<()> {
         let cancel = client::Cancel {
-            jobs: Some(self.selector()?),
+            jobs: Some(Selector::one(self.id).to_message()),
             reason: String::new(),
         };
         self.commander.ask(cancel).await.map(drop)

@@ -222,7 +222,7 @@ pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()>
     tracing::info!("Stopping server");
     if std::io::stderr().is_terminal()
         && !args.keep_workers
-        && let Ok(client::JobList { jobs }) = client.ask(JobList(Selector::All.to_message())).await
+        && let Ok(client::JobList { jobs }) = client.ask(JobList(&Selector::All)).await
     {
         let unfinished = jobs.iter().filter(|job| is_unfinished(job)).count();
         if unfinished > 0 {

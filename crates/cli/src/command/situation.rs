@@ -104,7 +104,7 @@ pub(super) async fn at_submit(
             "No connected worker can run tasks of job {job}: {why}{hint}; see `hq doc resources`"
         )));
     }
-    let all = client.workers(Selector::All.to_message(), false).await?;
+    let all = client.workers(&Selector::All, false).await?;
     let why = requests
         .iter()
         .find_map(|requests| largest::never_offered(requests, &all.workers, &queues));
@@ -162,10 +162,7 @@ fn is_starving(job: &client::JobSummary) -> bool {
 }
 
 async fn running_workers(client: &mut Client) -> CliResult<Vec<client::WorkerInfo>> {
-    let mut workers = client
-        .workers(Selector::All.to_message(), true)
-        .await?
-        .workers;
+    let mut workers = client.workers(&Selector::All, true).await?.workers;
     workers.retain(|worker| worker_state(worker) == client::worker_info::State::Running);
     Ok(workers)
 }
@@ -305,7 +302,7 @@ async fn behind(
     }
     let (total, used) = cpus(workers);
     let before: u64 = client
-        .ask(JobList(Selector::All.to_message()))
+        .ask(JobList(&Selector::All))
         .await?
         .jobs
         .iter()

@@ -24,7 +24,7 @@ use crate::config::{complete_tasks, submit_words};
 use crate::error::{CliError, CliResult};
 use crate::output::NewJob;
 use crate::output::console::is_stdout_file;
-use crate::parse::selector::one_job;
+use crate::parse::selector::Selector;
 use crate::submit::build::{SubmitRequest, build};
 use crate::submit::habits::{Front, Verb, given_options};
 use crate::submit::plan::kinds;
@@ -277,7 +277,7 @@ async fn wait_after_submit(
         }
         std::future::pending::<Infallible>().await
     };
-    let ended = follow::wait_after_submit(client, one_job(job)?, how, context, callback);
+    let ended = follow::wait_after_submit(client, Selector::one(job), how, context, callback);
     tokio::select! {
         ended = ended => ended,
         // The checks run concurrently with the wait, because each request waits for a commit and

@@ -13,7 +13,7 @@ use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult};
 use crate::output::format::{cut, id_array};
 use crate::output::{ExplanationView, TaskInfos, TaskListView, TaskLists};
-use crate::parse::selector::{Selector, SingleSelector, array_to_message, one_job};
+use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 
 /// The maximum number of characters of a job's task ids in an error.
 const IDS_SHOWN_MAX: usize = 200;
@@ -27,10 +27,7 @@ const LINES: u32 = 30;
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let tasks = args.selector.tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
-    let jobs = client
-        .ask(JobList(args.selector.job.to_message()))
-        .await?
-        .jobs;
+    let jobs = client.ask(JobList(&args.selector.job)).await?.jobs;
     let missing_jobs = Missing::among(&jobs, &args.selector.job);
     missing_jobs.warn("Job", |jobs, ids| format!("{jobs} {ids} not found"));
     let view = TaskListView {
@@ -73,7 +70,7 @@ pub(super) async fn end_without(
     if missing.is_empty() || context.mode() != OutputMode::Cli {
         return Ok(());
     }
-    match known_tasks(&one_job(job)?, client).await {
+    match known_tasks(&Selector::one(job), client).await {
         Some(help) => missing.end_with(&help, context),
         None => missing.end(&format!("hq task list {job}"), context),
     }
@@ -90,9 +87,10 @@ pub(super) fn warn_about_tasks(missing: &Missing, job: u32) {
 pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()> {
     let tasks = args.target.some_tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
-    let (job, name) = match args.target.job {
-        SingleSelector::Last => (task_page::Job::Last(client::Empty {}), "last".to_owned()),
-        SingleSelector::Id(id) => (task_page::Job::Id(id), id.to_string()),
+    let name = args.target.job;
+    let job = match name {
+        SingleSelector::Last => task_page::Job::Last(client::Empty {}),
+        SingleSelector::Id(id) => task_page::Job::Id(id),
     };
     let mut next = Some(client::TaskPage {
         job: Some(job),
@@ -148,10 +146,7 @@ async fn add_last_words(client: &mut Client, page: &mut client::TaskPageReply) -
 pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResult<()> {
     let tasks = args.target.some_tasks(args.task.as_ref())?;
     let (Some(task), 1) = (tasks.iter().next(), tasks.len()) else {
-        let job = match args.target.job {
-            SingleSelector::Last => "last".to_owned(),
-            SingleSelector::Id(id) => id.to_string(),
-        };
+        let job = args.target.job;
         let first = tasks.iter().next().unwrap_or_default();
         return Err(CliError::usage(&format!(
             "one task is explained at a time: `hq task explain {job}.{first}`; `hq task list {job}` lists all"
@@ -210,12 +205,7 @@ async fn with_known_tasks(error: CliError, job: SingleSelector, client: &mut Cli
     if !text.contains("Task not found") {
         return error;
     }
-    let selector = match job {
-        SingleSelector::Last => Ok(Selector::Last),
-        SingleSelector::Id(id) => one_job(id),
-    };
-    let Ok(selector) = selector else { return error };
-    match known_tasks(&selector, client).await {
+    match known_tasks(&job.into(), client).await {
         Some(help) => error.with_help(help),
         None => error,
     }

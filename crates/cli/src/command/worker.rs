@@ -34,58 +34,26 @@ const WAIT_STEP: Duration = Duration::from_secs(1);
 
 /// Runs `hq worker stop`.
 pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let client::WorkerStopResults { results, not_found } = context
+    let found = context
         .connect()
         .await?
-        .ask(WorkerStop(args.selector.to_message()))
+        .ask(WorkerStop(&args.selector))
         .await?;
-    let is_empty = results.is_empty();
-    for result in results {
-        use worker_stop_result::Kind;
-        let worker = result.worker;
-        match Kind::try_from(result.kind) {
-            Ok(Kind::Stopped | Kind::Draining) => tracing::info!("Worker {worker} stopped"),
-            Ok(
-                Kind::AlreadyStopped | Kind::Quarantined | Kind::Released | Kind::NotQuarantined,
-            )
-            | Err(_) => {
-                tracing::warn!("Stopping worker {worker} failed; worker is already stopped");
-            }
-        }
-    }
-    let missing = Missing::of(not_found.as_ref());
-    missing.report_failed("Stopping", "worker");
-    context.done()?;
+    let is_empty = found.results.is_empty();
+    let missing = report_changes(found, "Stopping", "stopped", context)?;
     let missing = missing.or_none(&args.selector, is_empty, missing::NO_WORKER, context);
     missing.end(missing::WORKERS, context)
 }
 
 /// Runs `hq worker drain`.
 pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let client::WorkerStopResults { results, not_found } = context
+    const DRAINING: &str = "gets no new tasks and stops when its running ones have ended";
+    let found = context
         .connect()
         .await?
-        .ask(WorkerDrain(args.selector.to_message()))
+        .ask(WorkerDrain(&args.selector))
         .await?;
-    for result in results {
-        use worker_stop_result::Kind;
-        let worker = result.worker;
-        match Kind::try_from(result.kind) {
-            Ok(Kind::Draining | Kind::Stopped) => tracing::info!(
-                "Worker {worker} gets no new tasks and stops when its running ones have ended"
-            ),
-            Ok(
-                Kind::AlreadyStopped | Kind::Quarantined | Kind::Released | Kind::NotQuarantined,
-            )
-            | Err(_) => {
-                tracing::warn!("Draining worker {worker} failed; worker is already stopped");
-            }
-        }
-    }
-    let missing = Missing::of(not_found.as_ref());
-    missing.report_failed("Draining", "worker");
-    context.done()?;
-    missing.end(missing::WORKERS, context)
+    report_changes(found, "Draining", DRAINING, context)?.end(missing::WORKERS, context)
 }
 
 /// Runs `hq worker quarantine`.
@@ -96,25 +64,34 @@ pub(super) async fn quarantine(args: QuarantineArgs, context: &mut Context) -> C
         why: args.reason.unwrap_or_default(),
     };
     let found = context.connect().await?.ask(request).await?;
-    print_stop_results(found, "Setting aside", context)
+    report_changes(found, "Setting aside", "", context)?.end(missing::WORKERS, context)
 }
 
 /// Runs `hq worker release`.
 pub(super) async fn release(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let request = WorkerRelease(args.selector.to_message());
-    let found = context.connect().await?.ask(request).await?;
-    print_stop_results(found, "Releasing", context)
+    let found = context
+        .connect()
+        .await?
+        .ask(WorkerRelease(&args.selector))
+        .await?;
+    report_changes(found, "Releasing", "", context)?.end(missing::WORKERS, context)
 }
 
-fn print_stop_results(
+/// Logs what happened to each worker. `stopping` says that of a worker that stops, if the command
+/// stops workers. Returns the workers that do not exist.
+fn report_changes(
     found: client::WorkerStopResults,
     doing: &str,
+    stopping: &str,
     context: &mut Context,
-) -> CliResult<()> {
+) -> CliResult<Missing> {
     for result in found.results {
         use worker_stop_result::Kind;
         let worker = result.worker;
         match Kind::try_from(result.kind) {
+            Ok(Kind::Stopped | Kind::Draining) if !stopping.is_empty() => {
+                tracing::info!("Worker {worker} {stopping}");
+            }
             Ok(Kind::Quarantined) => tracing::info!(
                 "Worker {worker} gets no new tasks until `hq worker release {worker}`, or until its quarantine ends and a probe \
                  task succeeds there"
@@ -131,16 +108,13 @@ fn print_stop_results(
     let missing = Missing::of(found.not_found.as_ref());
     missing.report_failed(doing, "worker");
     context.done()?;
-    missing.end(missing::WORKERS, context)
+    Ok(missing)
 }
 
 /// Runs `hq worker list`.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let mut workers = client
-        .workers(Selector::All.to_message(), false)
-        .await?
-        .workers;
+    let mut workers = client.workers(&Selector::All, false).await?.workers;
     let filter = if args.all {
         None
     } else {
@@ -166,7 +140,7 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
     let found = context
         .connect()
         .await?
-        .workers(args.selector.to_message(), true)
+        .workers(&args.selector, true)
         .await?;
     let missing = Missing::of(found.not_found.as_ref());
     missing.report_not_found("Worker");
@@ -184,9 +158,7 @@ pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResu
     };
     let ids = IdArray::consecutive(args.worker, 1).map_err(|_| not_found())?;
     let mut client = context.connect().await?;
-    let found = client
-        .workers(Selector::Ids(ids).to_message(), false)
-        .await?;
+    let found = client.workers(&Selector::Ids(ids), false).await?;
     let config = found
         .workers
         .into_iter()
@@ -221,7 +193,7 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
 
 /// Returns the number of connected workers.
 pub(super) async fn running_count(client: &mut Client) -> CliResult<usize> {
-    let workers = client.workers(Selector::All.to_message(), false).await?;
+    let workers = client.workers(&Selector::All, false).await?;
     let is_running =
         |worker: &&client::WorkerInfo| worker_state(worker) == client::worker_info::State::Running;
     Ok(workers.workers.iter().filter(is_running).count())

@@ -566,7 +566,7 @@ pub(super) fn definition(template: &common::TaskTemplate, job: Option<u32>) -> V
         .map(|variable| (lossy(&variable.name), Value::String(lossy(&variable.value))))
         .collect();
     let args: Vec<String> = template.args.iter().map(|arg| lossy(arg)).collect();
-    let pin = match view::pin(template) {
+    let pin = match template.pin() {
         common::PinMode::None => None,
         common::PinMode::Taskset => Some("taskset"),
         common::PinMode::OpenMp => Some("openmp"),
@@ -598,7 +598,7 @@ fn request_value(request: &common::ResourceRequest) -> Value {
         .entries
         .iter()
         .map(|entry| {
-            let policy = match view::policy(entry) {
+            let policy = match entry.policy() {
                 common::Policy::All => {
                     return json!({ "request": "All", "resource": entry.resource });
                 }

@@ -8,7 +8,7 @@ use std::io;
 use hq_protocol::common;
 use serde_json::Value;
 
-use super::{Out, view};
+use super::Out;
 
 /// Writes a pretty-printed value and a line feed.
 pub(crate) fn write_value(out: Out<'_>, value: &Value) -> io::Result<()> {
@@ -18,7 +18,7 @@ pub(crate) fn write_value(out: Out<'_>, value: &Value) -> io::Result<()> {
 
 /// Returns the destination of an output: a path, `<pipe>`, or null.
 pub(super) fn stdio_value(stdio: &common::Stdio, path: impl Fn(&[u8]) -> String) -> Option<String> {
-    match view::stdio_kind(stdio) {
+    match stdio.kind() {
         common::stdio::Kind::None => None,
         common::stdio::Kind::File => Some(path(&stdio.path)),
         common::stdio::Kind::Stream => Some("<pipe>".to_owned()),

@@ -83,7 +83,7 @@ impl<'a> TaskLists<'a> {
         let workers: Vec<&str> = hostnames(&task.workers).collect();
         let mut cells = vec![
             task.id.to_string().into(),
-            task_state(view::task_state(task.state)),
+            task_state(task.state()),
             workers.join("\n").into(),
             makespan(task, page.now_unix_ns).into(),
             error,
@@ -186,7 +186,7 @@ fn task_grid(
     let deps = task.deps.iter().map(u32::to_string);
     let mut grid = Grid::vertical(look);
     grid.field("Task ID", task.id.to_string());
-    grid.field("State", task_state(view::task_state(task.state)));
+    grid.field("State", task_state(task.state()));
     if !task.params.is_empty() {
         grid.field("Parameters", params_text(&task.params));
     }
@@ -346,7 +346,7 @@ fn attempts(task: &client::TaskInfo) -> String {
 
 /// Returns a task as an object. Its keys depend on the state of the task.
 pub(super) fn task_value(info: &client::TaskInfo) -> Value {
-    let state = view::task_state(info.state);
+    let state = info.state();
     let mut value = json!({ "id": info.id, "state": view::task_state_word(state) });
     if let Some(paths) = &info.paths {
         value["cwd"] = json!(lossy(&paths.cwd));

@@ -59,7 +59,7 @@ fn request_lines(request: &common::ResourceRequest) -> Vec<String> {
         .entries
         .iter()
         .map(|entry| {
-            let policy = match view::policy(entry) {
+            let policy = match entry.policy() {
                 common::Policy::All => return format!("{}: all", entry.resource),
                 common::Policy::Compact => "compact",
                 common::Policy::ForceCompact => "compact!",
@@ -83,7 +83,7 @@ fn request_lines(request: &common::ResourceRequest) -> Vec<String> {
 
 /// Returns `none`, `taskset` or `omp`.
 pub(super) fn pin(template: &common::TaskTemplate) -> &'static str {
-    match view::pin(template) {
+    match template.pin() {
         common::PinMode::None => "none",
         common::PinMode::Taskset => "taskset",
         common::PinMode::OpenMp => "omp",
@@ -110,7 +110,7 @@ pub(super) fn stdio(stdio: Option<&common::Stdio>, path: impl Fn(&[u8]) -> Strin
     let Some(stdio) = stdio else {
         return String::new();
     };
-    match view::stdio_kind(stdio) {
+    match stdio.kind() {
         common::stdio::Kind::None => "<None>".to_owned(),
         common::stdio::Kind::File => path(&stdio.path),
         common::stdio::Kind::Stream => "<Stream>".to_owned(),

@@ -85,11 +85,6 @@ pub(crate) fn is_idle(job: &client::JobSummary) -> bool {
     totals(job).unfinished() == 0
 }
 
-/// Returns the state of a task. A state that only newer servers know counts as waiting.
-pub(crate) fn task_state(state: i32) -> client::TaskState {
-    client::TaskState::try_from(state).unwrap_or(client::TaskState::Waiting)
-}
-
 /// Returns the lower-case word for a task's state.
 pub(crate) fn task_state_word(state: client::TaskState) -> String {
     task_state_name(state).to_lowercase()
@@ -192,11 +187,6 @@ pub(crate) fn stdio_path(path: &[u8], cwd: &[u8], job: u32) -> String {
     format!("{}/{path}", job_path(cwd, job))
 }
 
-/// Returns the kind of a standard stream. A kind that only newer servers know counts as none.
-pub(crate) fn stdio_kind(stdio: &common::Stdio) -> common::stdio::Kind {
-    common::stdio::Kind::try_from(stdio.kind).unwrap_or(common::stdio::Kind::None)
-}
-
 /// Returns the parameters of a task in one line: `lr=0.1, seed=3`.
 pub(crate) fn params_text(params: &[client::Param]) -> String {
     let pairs = params.iter();
@@ -204,16 +194,6 @@ pub(crate) fn params_text(params: &[client::Param]) -> String {
         .map(|param| format!("{}={}", param.name, lossy(&param.value)))
         .collect();
     pairs.join(", ")
-}
-
-/// Returns the policy of a request. A policy that only newer servers know counts as compact.
-pub(crate) fn policy(entry: &common::ResourceEntry) -> common::Policy {
-    common::Policy::try_from(entry.policy).unwrap_or(common::Policy::Compact)
-}
-
-/// Returns how a task is bound to its cpus.
-pub(crate) fn pin(template: &common::TaskTemplate) -> common::PinMode {
-    common::PinMode::try_from(template.pin).unwrap_or(common::PinMode::None)
 }
 
 /// A crash limit, as a number or a word.
@@ -228,7 +208,7 @@ pub(crate) enum CrashLimitView {
 pub(crate) fn crash_limit(template: &common::TaskTemplate) -> CrashLimitView {
     use common::crash_limit::Kind;
     let limit = template.crash_limit.unwrap_or_default();
-    match Kind::try_from(limit.kind).unwrap_or(Kind::Max) {
+    match limit.kind() {
         Kind::Max => CrashLimitView::Number(limit.max),
         Kind::NeverRestart => CrashLimitView::Word("never-restart"),
         Kind::Unlimited => CrashLimitView::Word("unlimited"),
@@ -249,11 +229,6 @@ pub(crate) fn batch_system_name(spec: &client::AllocQueueSpec) -> String {
 pub(crate) fn allocation_dir(allocation: &client::AllocAllocation) -> std::path::PathBuf {
     use std::os::unix::ffi::OsStrExt as _;
     std::ffi::OsStr::from_bytes(&allocation.work_dir).into()
-}
-
-/// Returns the batch system of an allocation.
-pub(crate) fn manager(allocation: &common::Allocation) -> common::BatchSystem {
-    common::BatchSystem::try_from(allocation.manager).unwrap_or(common::BatchSystem::None)
 }
 
 /// Returns whether one condition of an explanation is met.

@@ -226,7 +226,7 @@ fn manager(config: &common::WorkerConfig) -> (&'static str, String) {
     let Some(allocation) = &config.allocation else {
         return ("None", "N/A".to_owned());
     };
-    let name = match view::manager(allocation) {
+    let name = match allocation.manager() {
         common::BatchSystem::Pbs => "PBS",
         common::BatchSystem::Slurm => "SLURM",
         common::BatchSystem::Other => "OTHER",
@@ -350,7 +350,7 @@ fn worker_value(worker: &client::WorkerInfo) -> Value {
 }
 
 fn allocation(allocation: &common::Allocation) -> Value {
-    let manager = match view::manager(allocation) {
+    let manager = match allocation.manager() {
         common::BatchSystem::Pbs => "PBS",
         common::BatchSystem::Slurm => "Slurm",
         common::BatchSystem::Other => "Other",
@@ -360,10 +360,10 @@ fn allocation(allocation: &common::Allocation) -> Value {
 }
 
 fn configuration(config: &common::WorkerConfig) -> Value {
-    let on_server_lost = match common::OnServerLost::try_from(config.on_server_lost) {
-        Ok(common::OnServerLost::FinishRunning) => "finish-running",
-        Ok(common::OnServerLost::Reconnect) => "reconnect",
-        Ok(common::OnServerLost::Stop) | Err(_) => "stop",
+    let on_server_lost = match config.on_server_lost() {
+        common::OnServerLost::FinishRunning => "finish-running",
+        common::OnServerLost::Reconnect => "reconnect",
+        common::OnServerLost::Stop => "stop",
     };
     // Converts the shortest text form, so that 0.1 does not become 0.10000000149011612.
     let min_utilization: f64 = config

@@ -1,5 +1,7 @@
 //! Parses selectors of jobs and workers: `last`, `all`, or ids.
 
+use std::fmt;
+
 use hq_core::range::IdArray;
 use hq_protocol::client;
 
@@ -57,7 +59,30 @@ impl<J> JobTasks<J> {
     }
 }
 
+impl fmt::Display for SingleSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Last => f.write_str("last"),
+            Self::Id(id) => id.fmt(f),
+        }
+    }
+}
+
+impl From<SingleSelector> for Selector {
+    fn from(selector: SingleSelector) -> Self {
+        match selector {
+            SingleSelector::Last => Self::Last,
+            SingleSelector::Id(id) => Self::one(id),
+        }
+    }
+}
+
 impl Selector {
+    /// Selects one id.
+    pub(crate) fn one(id: u32) -> Self {
+        Self::Ids(IdArray::single(id))
+    }
+
     /// Converts the selector to a message for the server.
     pub(crate) fn to_message(&self) -> client::Selector {
         use client::selector::Selector as Wire;
@@ -70,12 +95,6 @@ impl Selector {
             selector: Some(selector),
         }
     }
-}
-
-/// Selects exactly one job or worker.
-pub(crate) fn one_job(id: u32) -> CliResult<Selector> {
-    let ids = IdArray::consecutive(id, 1).map_err(|e| CliError::caused("Broken job id", &e))?;
-    Ok(Selector::Ids(ids))
 }
 
 /// Converts an id array to a message.

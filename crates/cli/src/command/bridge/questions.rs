@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::spec::TemplateSpec;
 use super::talk::{come_back, ids_of, tell};
-use crate::client::{Client, JobClose, JobList};
+use crate::client::{Client, JobClose};
 use crate::command::all_tasks;
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
@@ -112,7 +112,7 @@ pub(super) async fn ask(
             Ok(client.ask(open).await?.id.into())
         }
         Question::Close { job } => {
-            client.ask(JobClose(selector(vec![job])?)).await?;
+            client.ask(JobClose(&Selector::one(job))).await?;
             Ok(Value::Null)
         }
         graph @ Question::Graph { .. } => {
@@ -122,7 +122,7 @@ pub(super) async fn ask(
         Question::Wait { jobs } => wait(shared, &mut client, id, jobs).await,
         Question::Failed { job } => failed(&mut client, job).await,
         Question::Cancel { job, reason } => {
-            let jobs = Some(selector(vec![job])?);
+            let jobs = Some(Selector::one(job).to_message());
             let results = client.ask(client::Cancel { jobs, reason }).await?;
             Ok(json!(
                 results.not_found.is_none_or(|ids| ids.ranges.is_empty())
@@ -130,7 +130,7 @@ pub(super) async fn ask(
         }
         Question::Forget { job } => {
             let forget = client::Forget {
-                jobs: Some(selector(vec![job])?),
+                jobs: Some(Selector::one(job).to_message()),
                 states: Vec::new(),
             };
             Ok(client.ask(forget).await?.forgotten.into())
@@ -159,7 +159,7 @@ async fn query(client: &mut Client, sql: String) -> CliResult<Value> {
 }
 
 async fn workers(client: &mut Client) -> CliResult<Value> {
-    let found = client.workers(Selector::All.to_message(), false).await?;
+    let found = client.workers(&Selector::All, false).await?;
     let cpus = |worker: &client::WorkerInfo| {
         let resources = worker.config.as_ref()?.resources.as_ref()?;
         let item = resources.items.iter().find(|item| item.name == "cpus")?;
@@ -311,8 +311,7 @@ fn failed_row(task: &client::TaskInfo) -> Value {
 }
 
 async fn info(client: &mut Client, job: u32) -> CliResult<Value> {
-    let jobs = client.ask(JobList(selector(vec![job])?)).await?.jobs;
-    let Some(summary) = jobs.into_iter().next() else {
+    let Some(summary) = client.job(&Selector::one(job)).await? else {
         return Ok(Value::Null);
     };
     let stats = summary.stats.unwrap_or_default();

@@ -67,11 +67,6 @@ pub(super) async fn follow_calls(
     }
 }
 
-fn selector(job: u32) -> CliResult<client::Selector> {
-    let ids = IdArray::consecutive(job, 1).map_err(|e| CliError::caused("Invalid job id", &e))?;
-    Ok(Selector::Ids(ids).to_message())
-}
-
 /// Follows a job over one connection. An error says whether the connection broke.
 async fn follow(
     shared: &Shared,
@@ -81,7 +76,7 @@ async fn follow(
 ) -> Result<(), (CliError, bool)> {
     let fatal = |error| (error, false);
     let watch = client::Watch {
-        jobs: Some(selector(job).map_err(fatal)?),
+        jobs: Some(Selector::one(job).to_message()),
         with_outcomes: true,
         with_values: true,
         interval_ns: nanos(INTERVAL),

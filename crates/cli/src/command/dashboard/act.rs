@@ -1,6 +1,5 @@
 //! Single requests to a server: actions, and the output of a task.
 
-use hq_core::range::IdArray;
 use hq_core::words::count;
 use hq_protocol::client::{
     self, alloc_request, ask_problems::Change, resubmitted_job::Result as Resubmitted,
@@ -20,11 +19,11 @@ const TAIL_LINES: u32 = 100;
 
 /// Performs an action, and returns its result as text.
 pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String> {
-    let only = |id| Selector::Ids(IdArray::single(id)).to_message();
+    let only = Selector::one;
     Ok(match action {
         Action::CancelJob(id) => {
             let cancel = client::Cancel {
-                jobs: Some(only(id)),
+                jobs: Some(only(id).to_message()),
                 reason: String::new(),
             };
             let canceled = canceled(client, cancel).await?;
@@ -43,7 +42,7 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
         }
         Action::ResubmitFailed(id) => {
             let resubmit = client::Resubmit {
-                jobs: Some(only(id)),
+                jobs: Some(only(id).to_message()),
                 states: vec![client::TaskState::Failed.into()],
                 ..client::Resubmit::default()
             };
@@ -59,11 +58,11 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             }
         }
         Action::StopWorker(id) => {
-            client.ask(WorkerStop(only(id))).await?;
+            client.ask(WorkerStop(&only(id))).await?;
             format!("worker {id} is stopping")
         }
         Action::DrainWorker(id) => {
-            client.ask(WorkerDrain(only(id))).await?;
+            client.ask(WorkerDrain(&only(id))).await?;
             format!("worker {id} stops when its tasks have ended")
         }
         Action::PauseQueue(id) => {

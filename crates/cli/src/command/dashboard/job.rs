@@ -10,7 +10,7 @@ use hq_store::reader::run::{self, IdsRow, TouchedRow};
 
 use super::model::JobView;
 use super::read::{page_of, params_of, stored_row};
-use crate::client::{Client, JobList};
+use crate::client::Client;
 use crate::command::situation;
 use crate::error::CliResult;
 use crate::parse::selector::{Selector, array_to_message};
@@ -24,8 +24,7 @@ const BINS: i64 = 600;
 /// running and the parameters of failed tasks.
 pub(super) async fn of_server(client: &mut Client, job: u32, now_ns: i64) -> CliResult<JobView> {
     let mut view = view(client, job, now_ns).await?;
-    let found = client.ask(JobList(Selector::Ids(IdArray::single(job)).to_message()));
-    if let Some(summary) = found.await?.jobs.into_iter().next() {
+    if let Some(summary) = client.job(&Selector::one(job)).await? {
         let waits = situation::reason(client, &[summary]).await?;
         view.waits = waits.map(|why| clean(&why));
     }

@@ -137,7 +137,7 @@ async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
         server(&info),
         clock(info.now_unix_ns, unix_ns(before), unix_ns(after)),
     ];
-    let workers = client.workers(Selector::All.to_message(), false).await?;
+    let workers = client.workers(&Selector::All, false).await?;
     checks.extend(nodes(&workers.workers));
     Ok(checks)
 }

@@ -19,7 +19,7 @@ use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::cut;
 use crate::output::view::{job_state, nonzero, params_text, sum, task_state_word, totals};
-use crate::parse::selector::one_job;
+use crate::parse::selector::Selector;
 use crate::text::clean;
 
 /// The maximum number of jobs to describe individually.
@@ -46,10 +46,7 @@ pub(super) async fn print_failures(
         let failed = match totals(job).failed {
             0 => None,
             // The job may have been forgotten meanwhile.
-            _ => client
-                .ask(JobInfo(one_job(job.id)?.to_message()))
-                .await
-                .ok(),
+            _ => client.ask(JobInfo(&Selector::one(job.id))).await.ok(),
         };
         let first =
             failed.and_then(|infos| infos.jobs.into_iter().next()?.failed.into_iter().next());

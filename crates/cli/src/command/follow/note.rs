@@ -64,8 +64,7 @@ async fn look(dir: &ServerDir, seen: &LastSummaries) -> Option<(String, Option<S
         .ok()
         .filter(|ids| !ids.is_empty())?;
     let mut client = Client::connect(dir).await.ok()?;
-    let found = client.ask(JobList(Selector::Ids(ids).to_message()));
-    let jobs = found.await.ok()?.jobs;
+    let jobs = client.ask(JobList(&Selector::Ids(ids))).await.ok()?.jobs;
     let open: Vec<_> = jobs.into_iter().filter(situation::is_unfinished).collect();
     if open.is_empty() {
         return None;

@@ -22,7 +22,6 @@ use crate::command::missing::{JOBS, Missing};
 use crate::command::task::{end_without, warn_about_tasks};
 use crate::error::{CliError, CliResult};
 use crate::output::console::{Console, Shown as _};
-use crate::output::view::stdio_kind;
 use crate::parse::selector::array_to_message;
 
 /// Runs `hq job cat`.
@@ -32,10 +31,7 @@ pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
     }
     let tasks = args.selector.tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
-    let jobs = client
-        .ask(JobList(args.selector.job.to_message()))
-        .await?
-        .jobs;
+    let jobs = client.ask(JobList(&args.selector.job)).await?.jobs;
     let missing = Missing::among(&jobs, &args.selector.job);
     missing.report("Job", |jobs, ids| {
         let was = if jobs == "Job" { "was" } else { "were" };
@@ -120,7 +116,7 @@ fn cat_task(
     let path = stdio.map_or(Path::new(""), |stdio| {
         Path::new(OsStr::from_bytes(&stdio.path))
     });
-    match stdio.map(stdio_kind) {
+    match stdio.map(|stdio| stdio.kind()) {
         Some(Kind::File) => match hq_private::open_output(path) {
             Ok(mut file) => copy(&mut file, path, out),
             Err(error) => {

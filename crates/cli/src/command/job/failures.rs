@@ -49,7 +49,7 @@ pub(in crate::command) async fn failures(
 ) -> CliResult<()> {
     let mut client = context.connect().await?;
     let dir = context.server_dir()?;
-    let infos = client.ask(JobInfo(args.selector.to_message())).await?;
+    let infos = client.ask(JobInfo(&args.selector)).await?;
     let missing = Missing::of(infos.not_found.as_ref());
     missing.report_not_found("Job");
     let mut rows = Vec::new();
@@ -61,14 +61,24 @@ pub(in crate::command) async fn failures(
         let groups = group(&failed, &said);
         if let Some(failure_groups) = groups_by(args.group_by, &failed, &groups) {
             match context.mode() {
-                OutputMode::Json => rows.push(groups_shape(
-                    job,
-                    args.group_by,
-                    &failure_groups,
-                    said.len(),
-                )),
+                OutputMode::Json => {
+                    rows.push(groups_shape(
+                        job,
+                        args.group_by,
+                        &failure_groups,
+                        said.len(),
+                    ));
+                }
                 OutputMode::Quiet => {
-                    write_quiet_failure_groups(&mut context.out, job.id, &failure_groups)?
+                    for group in &failure_groups {
+                        writeln!(
+                            context.out,
+                            "{} {} {}",
+                            job.id,
+                            group.tasks.len(),
+                            group.name
+                        )?;
+                    }
                 }
                 OutputMode::Cli => {
                     write_failure_groups(&mut context.out, job, args.group_by, &failure_groups)?
@@ -78,7 +88,13 @@ pub(in crate::command) async fn failures(
         }
         match context.mode() {
             OutputMode::Json => rows.push(shape(job, &groups, said.len())),
-            OutputMode::Quiet => write_quiet(&mut context.out, job.id, &groups)?,
+            OutputMode::Quiet => {
+                for group in &groups {
+                    let count = group.tasks.len();
+                    let reason = clean(&group.reason(count));
+                    writeln!(context.out, "{} {count} {reason}", job.id)?;
+                }
+            }
             OutputMode::Cli => {
                 write(&mut context.out, job, &groups, said.len())?;
                 if let Some((task, why)) = first_aborted(&mut client, job).await? {
@@ -225,18 +241,6 @@ impl ReadQueue {
         }
         Ok(said)
     }
-}
-
-/// Writes lines `JOB COUNT NAME`.
-fn write_quiet_failure_groups(
-    out: &mut Console,
-    job: u32,
-    failure_groups: &[FailureGroup],
-) -> CliResult<()> {
-    for group in failure_groups {
-        writeln!(out, "{job} {} {}", group.tasks.len(), group.name)?;
-    }
-    Ok(())
 }
 
 /// Writes how many tasks of a job have failed.
@@ -390,15 +394,6 @@ fn write(
             "The output of {} of them was read; `--read {failed}` reads the output of all.",
             number(read as u64)
         )?;
-    }
-    Ok(())
-}
-
-/// Writes lines `JOB COUNT REASON`.
-fn write_quiet(out: &mut Console, job: u32, groups: &[Group]) -> CliResult<()> {
-    for group in groups {
-        let count = group.tasks.len();
-        writeln!(out, "{job} {count} {}", clean(&group.reason(count)))?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use hq_protocol::convert::NEW_REQUESTS_MAX;
 use super::suggest::Groups;
 use crate::args::global::OutputMode;
 use crate::args::job::ResubmitArgs;
-use crate::client::{Client, JobInfo, JobList};
+use crate::client::{Client, JobInfo};
 use crate::command::missing::{self, Missing};
 use crate::command::situation::is_unfinished;
 use crate::command::{Context, follow};
@@ -115,14 +115,8 @@ async fn note_on_running(
         return Ok(());
     }
     for ResubmittedView { job, new_job, .. } in jobs {
-        let one = Selector::Ids(IdArray::single(*job)).to_message();
-        if client
-            .ask(JobList(one))
-            .await?
-            .jobs
-            .first()
-            .is_some_and(is_unfinished)
-        {
+        let found = client.job(&Selector::one(*job)).await?;
+        if found.as_ref().is_some_and(is_unfinished) {
             tracing::warn!(
                 "Job {job} has not ended: its unfinished tasks now also run in job {new_job}. To end the earlier ones, run `hq job cancel {job}`"
             );
@@ -145,7 +139,7 @@ async fn ask(args: &ResubmitArgs, client: &mut Client) -> CliResult<client::Resu
         ..client::Resubmit::default()
     };
     if args.suggested {
-        return resubmit_suggested(request, client).await;
+        return resubmit_suggested(&args.selector, request, client).await;
     }
     client.ask(request).await
 }
@@ -196,12 +190,11 @@ fn older(error: CliError, option: &str, help: &str) -> CliError {
 
 /// Submits each job with requests that would have fit its tasks.
 async fn resubmit_suggested(
+    jobs: &Selector,
     request: client::Resubmit,
     client: &mut Client,
 ) -> CliResult<client::Resubmitted> {
-    let infos = client
-        .ask(JobInfo(request.jobs.clone().unwrap_or_default()))
-        .await?;
+    let infos = client.ask(JobInfo(jobs)).await?;
     let mut results = client::Resubmitted {
         jobs: Vec::new(),
         not_found: infos.not_found,
@@ -225,7 +218,7 @@ async fn resubmit_suggested(
         print_sizes(job.id, &known);
         known.truncate(NEW_REQUESTS_MAX);
         let resize = client::Resize {
-            jobs: Some(Selector::Ids(IdArray::single(job.id)).to_message()),
+            jobs: Some(Selector::one(job.id).to_message()),
             requests: known.into_iter().map(|(_, request)| request).collect(),
         };
         let resized = client::Resubmit {

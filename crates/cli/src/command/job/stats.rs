@@ -12,7 +12,6 @@ use crate::command::missing::{JOBS, Missing};
 use crate::command::{Context, all_tasks};
 use crate::error::CliResult;
 use crate::output::format::elapsed;
-use crate::output::view;
 use crate::output::{Distribution, JobStatsView};
 
 /// The number of units in one whole cpu.
@@ -21,7 +20,7 @@ const UNITS_PER_CPU: f64 = 10_000.0;
 /// Shows the distribution of run times and resource use of the ended tasks.
 pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
-    let infos = client.ask(JobInfo(args.selector.to_message())).await?;
+    let infos = client.ask(JobInfo(&args.selector)).await?;
     let missing = Missing::of(infos.not_found.as_ref());
     missing.report_not_found("Job");
     if infos.jobs.is_empty() {
@@ -82,7 +81,7 @@ impl Samples {
             };
             let run = elapsed(start, end).as_secs_f64();
             if matches!(
-                view::task_state(task.state),
+                task.state(),
                 client::TaskState::Canceled | client::TaskState::Aborted
             ) {
                 self.run_until_cancel.push(run);

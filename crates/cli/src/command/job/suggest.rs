@@ -15,7 +15,6 @@ use crate::command::all_tasks;
 use crate::error::CliResult;
 use crate::output::format::{elapsed, lossy};
 use crate::output::suggest::{CutOff, MORE, Step, Suggestion};
-use crate::output::view;
 
 /// If there are more commands than this, those with the same request are grouped.
 const COMMANDS_MAX: usize = 16;
@@ -217,7 +216,7 @@ impl Group {
         };
         let run = elapsed(start, end);
         self.reserve(asked, run);
-        match (view::task_state(task.state), &task.usage) {
+        match (task.state(), &task.usage) {
             (client::TaskState::Finished, Some(usage)) => {
                 let used = usage.max_rss_kib;
                 let enough = enough(task, asked);
@@ -274,7 +273,7 @@ fn one_request(template: &common::TaskTemplate) -> Option<&common::ResourceReque
 fn memory_kib(request: &common::ResourceRequest) -> Option<u64> {
     let mut entries = request.entries.iter();
     let entry = entries.find(|entry| entry.resource == MEMORY)?;
-    (view::policy(entry) != common::Policy::All).then(|| kib(entry.amount_units))
+    (entry.policy() != common::Policy::All).then(|| kib(entry.amount_units))
 }
 
 /// Converts units of `mem` to KiB.

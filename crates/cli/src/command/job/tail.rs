@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::args::global::OutputMode;
 use crate::args::job::{StreamArg, TailArgs};
 use crate::args::task::TaskStateArg;
-use crate::client::{Client, JobList};
+use crate::client::Client;
 use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::task::{end_without, warn_about_tasks};
@@ -81,12 +81,7 @@ pub(crate) async fn tail(args: TailArgs, context: &mut Context) -> CliResult<()>
 /// exist, which has been reported.
 async fn find_job(args: &TailArgs, client: &mut Client) -> CliResult<Option<(u32, bool)>> {
     let job = args.target.job;
-    let selector = match job {
-        SingleSelector::Last => Selector::Last,
-        SingleSelector::Id(id) => Selector::Ids(one(id)?),
-    };
-    let found = client.ask(JobList(selector.to_message())).await?.jobs;
-    match (found.first(), job) {
+    match (client.job(&job.into()).await?, job) {
         (Some(job), _) => {
             let count = match &args.target.tasks {
                 Some(ids) => ids.len(),
@@ -94,20 +89,14 @@ async fn find_job(args: &TailArgs, client: &mut Client) -> CliResult<Option<(u32
             };
             Ok(Some((job.id, count == 1)))
         }
-        (None, SingleSelector::Last) => {
-            tracing::error!("No jobs were found");
-            Ok(None)
-        }
-        (None, SingleSelector::Id(id)) => {
-            tracing::error!("Job {id} was not found");
+        (None, job) => {
+            match job {
+                SingleSelector::Last => tracing::error!("No jobs were found"),
+                SingleSelector::Id(id) => tracing::error!("Job {id} was not found"),
+            }
             Ok(None)
         }
     }
-}
-
-fn one(id: u32) -> CliResult<IdArray> {
-    crate::parse::array::parse_id_array(&id.to_string())
-        .map_err(|error| CliError::new(error.to_string()))
 }
 
 struct Tail {
@@ -134,7 +123,7 @@ impl Tail {
     /// task is missed.
     async fn begin(&mut self, context: &Context) -> CliResult<Option<Watch>> {
         let watch = if self.args.follow {
-            let jobs = Selector::Ids(one(self.job)?).to_message();
+            let jobs = Selector::one(self.job).to_message();
             let mut watch = Watch::start(context.connect().await?, jobs);
             // The watch starts with its first update. It reports later ends, and the list below
             // contains earlier ones.

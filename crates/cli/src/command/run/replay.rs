@@ -24,7 +24,6 @@ use super::screen::Screen;
 use crate::error::{CliError, CliResult};
 use crate::failures::error_words;
 use crate::output::format::{cut, lossy};
-use crate::output::view::task_state;
 
 /// The maximum number of different failures in the summary. Further failed tasks are only counted.
 const GROUPS_MAX: usize = 100;
@@ -254,7 +253,7 @@ impl Printer {
 
     fn replay(&mut self, task: &client::EndedTask) -> CliResult<()> {
         let (stdout, stderr) = self.captured(task.id);
-        let state = task_state(task.state);
+        let state = task.state();
         if state != client::TaskState::Finished {
             self.failures.undone.push(task.id);
         }

@@ -8,7 +8,7 @@ use hq_core::template::After;
 use hq_protocol::client;
 
 use crate::args::submit::SubmitArgs;
-use crate::client::{Client, JobList};
+use crate::client::Client;
 use crate::command::situation::is_unfinished;
 use crate::error::{CliError, CliResult};
 use crate::output::view;
@@ -42,7 +42,7 @@ pub(super) async fn resolve(
         return Ok((after, None));
     }
     let request = client::TaskIds {
-        jobs: Some(Selector::Ids(IdArray::single(each.job.as_u32())).to_message()),
+        jobs: Some(Selector::one(each.job.as_u32()).to_message()),
         states: Vec::new(),
     };
     let reply = client.ask(request).await.map_err(|error| {
@@ -67,11 +67,11 @@ pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<O
     let mut unended = OuterDependencies::default();
     for condition in after {
         let job = condition.job;
-        let selector = Selector::Ids(IdArray::single(job.as_u32())).to_message();
+        let selector = Selector::one(job.as_u32());
         if condition.is_each {
             let states = [client::TaskState::Waiting, client::TaskState::Running];
             let request = client::TaskIds {
-                jobs: Some(selector),
+                jobs: Some(selector.to_message()),
                 states: states.map(i32::from).to_vec(),
             };
             let reply = client.ask(request).await?;
@@ -84,8 +84,8 @@ pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<O
             tasks.sort_unstable();
             unended.each = Some((job, tasks));
         } else if unended.job.is_none() {
-            let jobs = client.ask(JobList(selector)).await?.jobs;
-            let is_unended = jobs.first().is_none_or(is_unfinished);
+            let found = client.job(&selector).await?;
+            let is_unended = found.as_ref().is_none_or(is_unfinished);
             unended.job = is_unended.then_some(job);
         }
     }
@@ -96,8 +96,7 @@ async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResu
     let job = match arg.job {
         SingleSelector::Id(id) => id,
         SingleSelector::Last => {
-            let jobs = client.ask(JobList(Selector::Last.to_message())).await?.jobs;
-            let last = jobs.first().map(|job| job.id);
+            let last = client.job(&Selector::Last).await?.map(|job| job.id);
             last.ok_or_else(|| CliError::new("No job to wait for: the last one is gone"))?
         }
     };
@@ -110,10 +109,9 @@ async fn condition(arg: AfterArg, is_each: bool, client: &mut Client) -> CliResu
 
 /// Warns that the new tasks are aborted immediately, because the earlier job did not finish.
 async fn note_on_failed(id: JobId, client: &mut Client) -> CliResult<()> {
-    let one = Selector::Ids(IdArray::single(id.as_u32())).to_message();
-    let jobs = client.ask(JobList(one)).await?.jobs;
-    let ended = jobs.first().filter(|job| !is_unfinished(job));
-    if ended.is_some_and(|job| view::totals(job).finished < u64::from(job.task_count)) {
+    let found = client.job(&Selector::one(id.as_u32())).await?;
+    let ended = found.filter(|job| !is_unfinished(job));
+    if ended.is_some_and(|job| view::totals(&job).finished < u64::from(job.task_count)) {
         tracing::warn!(
             "Not all tasks of job {id} finished, so the new tasks are aborted at once; with `--after {id}:any` they run"
         );

@@ -136,10 +136,7 @@ async fn add_workers(
     prepared: &PreparedSubmit,
     client: &mut Client,
 ) -> CliResult<()> {
-    let mut all = client
-        .workers(Selector::All.to_message(), false)
-        .await?
-        .workers;
+    let mut all = client.workers(&Selector::All, false).await?.workers;
     all.retain(|worker| worker_state(worker) == client::worker_info::State::Running);
     let mut sizes = BTreeMap::<&str, u32>::new();
     for worker in &all {

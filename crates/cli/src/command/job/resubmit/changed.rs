@@ -99,7 +99,7 @@ async fn decide(
 ) -> CliResult<(Vec<Decided>, Option<hq_protocol::common::IdArray>)> {
     // Jobs are handled one at a time, because the details of a graph are as large as its
     // definition.
-    let found = client.ask(JobList(jobs.to_message())).await?.jobs;
+    let found = client.ask(JobList(jobs)).await?.jobs;
     if found.len() > 1 {
         let count = found.len();
         return Err(
@@ -153,9 +153,8 @@ async fn still_writes(
     let mut next = summary.resubmitted_as;
     for _ in 0..SUCCESSORS_MAX {
         let Some(id) = next else { break };
-        let found = client.ask(JobList(Selector::Ids(IdArray::single(id)).to_message()));
         // A job can only be forgotten after it has ended.
-        let Some(job) = found.await?.jobs.into_iter().next() else {
+        let Some(job) = client.job(&Selector::one(id)).await? else {
             break;
         };
         let unfinished = view::totals(&job).unfinished();
