@@ -47,6 +47,39 @@ fn cancel_ends_tasks_and_their_children() {
 }
 
 #[test]
+fn single_tasks_are_canceled_and_the_rest_goes_on() {
+    let env = Env::with_worker(1);
+    let script = r#"[ $HQ_TASK_ID != 1 ] || { echo here > running; sleep 98763 & wait; }"#;
+    let job = env.submit(&["--array=1-2000", "--", "bash", "-c", script]);
+    env.wait_lines("running", 1);
+    env.hq(&["task", "cancel", &format!("{job}.2-1500")])
+        .says(&format!("Canceled tasks 2-1500 of job {job}"))
+        .ok();
+    // One task runs, one was canceled before, one waits, and one does not exist.
+    env.hq(&["task", "cancel", "last", "1,7,1501,9999"])
+        .says(&format!("Canceled tasks 1,1501 of job {job}"))
+        .says(&format!(
+            "Canceling task 7 of job {job} failed; already finished"
+        ))
+        .says("Canceling task 9999 failed; task not found")
+        .says(&format!("job {job} has these tasks: 1-2000"))
+        .exits_with(1);
+    env.wait_job(&job);
+    let stats = env.stats(&job);
+    assert_eq!(
+        (&stats["canceled"], &stats["finished"]),
+        (&json!(1501), &json!(499))
+    );
+    assert!(processes_with("sleep 98763").is_empty());
+    env.hq(&["task", "cancel", "99.1"])
+        .says("Canceling tasks of job 99 failed; job not found")
+        .exits_with(1);
+    env.hq(&["task", "cancel", &job])
+        .says("the ids of the tasks are missing")
+        .exits_with(2);
+}
+
+#[test]
 fn max_fails_aborts_the_rest() {
     let env = Env::with_worker(1);
     let job = env.submit(&[

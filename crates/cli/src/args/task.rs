@@ -16,6 +16,10 @@ pub(crate) enum TaskCommand {
     Info(InfoArgs),
     /// Show why a task runs or does not run
     Explain(ExplainArgs),
+    /// Cancel tasks of a job; its other tasks go on
+    ///
+    /// Running tasks get their --stop-signal. Tasks that depend on a canceled task are aborted.
+    Cancel(CancelArgs),
     /// Inside a task: send a message to commands that wait for its job
     Notify(NotifyArgs),
 }
@@ -31,7 +35,7 @@ pub(crate) enum TaskStateArg {
     Finished,
     /// Ended with an error
     Failed,
-    /// Canceled with `hq job cancel`
+    /// Canceled with `hq job cancel` or `hq task cancel`
     Canceled,
     /// Given up: a dependency did not finish, or --max-fails was reached
     Aborted,
@@ -93,6 +97,18 @@ pub(crate) struct InfoArgs {
     /// Also show resource use, earlier attempts, and complete error messages
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+/// Options of `task cancel`.
+#[derive(Args, Debug)]
+pub(crate) struct CancelArgs {
+    /// The tasks: `3.7` is task 7 of job 3, `last.1-4` are tasks 1 to 4 of the last job
+    #[arg(value_name = "JOB[.TASKS]", value_parser = parse_job_tasks)]
+    pub(crate) target: JobTasks,
+
+    /// Ids of the tasks; needed if the first argument is only a job
+    #[arg(value_name = "TASKS", value_parser = parse_id_array)]
+    pub(crate) tasks: Option<IdArray>,
 }
 
 /// Options of `task notify`.

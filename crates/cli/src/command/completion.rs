@@ -25,7 +25,7 @@ _hq_with_ids() {
     local current="${COMP_WORDS[COMP_CWORD]}" known=""
     if [[ ${COMP_CWORD} -ge 3 && ${current} != -* ]]; then
         case "${COMP_WORDS[1]} ${COMP_WORDS[2]}" in
-            "job info"|"job cancel"|"job wait"|"job progress"|"job forget"|"job close"|"job stats"|"job failures"|"job resubmit"|"job task-ids"|"job cat"|"job tail"|"task list"|"task info"|"task explain")
+            "job info"|"job cancel"|"job wait"|"job progress"|"job forget"|"job close"|"job stats"|"job failures"|"job resubmit"|"job task-ids"|"job cat"|"job tail"|"task list"|"task info"|"task explain"|"task cancel")
                 [[ ${COMP_CWORD} -eq 3 ]] && known="last $(hq job list --all --output-mode quiet 2>/dev/null | cut -d' ' -f1)" ;;
             "worker info"|"worker stop"|"worker drain"|"worker quarantine"|"worker release"|"worker address")
                 [[ ${COMP_CWORD} -eq 3 ]] && known="last $(hq worker list --output-mode quiet 2>/dev/null | cut -d' ' -f1)" ;;
@@ -50,7 +50,7 @@ function __hq_worker_ids
     echo last
 end
 complete -c hq -n "__fish_seen_subcommand_from job; and __fish_seen_subcommand_from info cancel wait progress forget close stats failures resubmit task-ids cat tail" -f -a "(__hq_job_ids)"
-complete -c hq -n "__fish_seen_subcommand_from task; and __fish_seen_subcommand_from list info explain" -f -a "(__hq_job_ids)"
+complete -c hq -n "__fish_seen_subcommand_from task; and __fish_seen_subcommand_from list info explain cancel" -f -a "(__hq_job_ids)"
 complete -c hq -n "__fish_seen_subcommand_from worker; and __fish_seen_subcommand_from info stop drain quarantine release address" -f -a "(__hq_worker_ids)"
 "#;
 

@@ -1,17 +1,22 @@
 //! `hq task …`.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 
+use hq_core::range::IdArray;
+use hq_core::server_state::CANCELED_MAX;
 use hq_core::signature::last_words;
 use hq_protocol::client::{self, explain, task_page};
 
 use super::missing::{self, Missing};
 use super::{Context, all_tasks};
 use crate::args::global::OutputMode;
-use crate::args::task::{ExplainArgs, InfoArgs, ListArgs, states_to_message};
+use crate::args::task::{
+    CancelArgs, ExplainArgs, InfoArgs, ListArgs, TaskStateArg, states_to_message,
+};
 use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult};
-use crate::output::format::{cut, id_array};
+use crate::output::format::{cut, id_array, ids, joined_ids};
 use crate::output::{ExplanationView, TaskInfos, TaskListView, TaskLists};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 
@@ -189,6 +194,73 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
         tracing::info!("No worker is connected; `hq worker start` starts one");
     }
     Ok(())
+}
+
+/// Runs `hq task cancel`.
+pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult<()> {
+    let name = args.target.job;
+    let tasks = args.target.tasks(args.tasks.as_ref())?.ok_or_else(|| {
+        CliError::usage(&format!(
+            "the ids of the tasks are missing; `3.7` is task 7 of job 3, and `hq job cancel {name}` cancels all tasks of the job"
+        ))
+    })?;
+    let mut client = context.connect().await?;
+    let jobs = client.ask(JobList(&name.into())).await?.jobs;
+    let Some(job) = jobs.first().map(|job| job.id) else {
+        tracing::error!("Canceling tasks of job {name} failed; job not found");
+        return Missing::one().end(missing::JOBS, context);
+    };
+    let all = ids_in(&mut client, job, &[]).await?;
+    let unfinished = [TaskStateArg::Waiting, TaskStateArg::Running];
+    let unfinished = ids_in(&mut client, job, &unfinished).await?;
+    let (known, missing) = tasks.split(|span| all.range(span).copied());
+    let (live, over): (Vec<u32>, Vec<u32>) =
+        known.into_iter().partition(|id| unfinished.contains(id));
+    for ids in live.chunks(CANCELED_MAX) {
+        let ids = IdArray::from_sorted(ids.iter().copied()).unwrap_or_default();
+        let tasks = Some(array_to_message(&ids));
+        let cancel = client::CancelTasks {
+            job,
+            tasks,
+            keep_running: false,
+        };
+        client.ask(cancel).await?;
+    }
+    if !live.is_empty() {
+        tracing::info!("Canceled {} of job {job}", task_ids(live));
+    }
+    if !over.is_empty() {
+        tracing::error!(
+            "Canceling {} of job {job} failed; already finished",
+            task_ids(over)
+        );
+    }
+    let missing = Missing::of(Some(&array_to_message(&missing)));
+    missing.report_failed("Canceling", "task");
+    context.done()?;
+    end_without((missing, job), &mut client, context).await
+}
+
+/// Formats task ids with the noun in the right number.
+fn task_ids(mut ids: Vec<u32>) -> String {
+    ids.sort_unstable();
+    let noun = if ids.len() == 1 { "task" } else { "tasks" };
+    format!("{noun} {}", joined_ids(ids))
+}
+
+/// Returns the ids of a job's tasks in these states.
+async fn ids_in(
+    client: &mut Client,
+    job: u32,
+    states: &[TaskStateArg],
+) -> CliResult<BTreeSet<u32>> {
+    let question = client::TaskIds {
+        jobs: Some(Selector::one(job).to_message()),
+        states: states_to_message(Some(states)),
+    };
+    let client::TaskIdsReply { jobs } = client.ask(question).await?;
+    let found = jobs.iter().flat_map(|job| &job.ids);
+    Ok(found.flat_map(ids).collect())
 }
 
 /// Returns whether a person reads the table.

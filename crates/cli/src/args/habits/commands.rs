@@ -52,7 +52,7 @@ errors failed: `hq job failures JOB` shows failures, and `hq job cat JOB stderr 
 [task]
 ls status show: `hq task list JOB` lists tasks, and `hq task info JOB.TASK` shows one
 log logs cat output tail: `hq job cat JOB stdout --tasks TASK` prints the output of a task
-kill cancel stop: tasks are canceled with their job: `hq job cancel JOB`
+kill stop scancel abort: `hq task cancel JOB.TASK` cancels a task, and `hq job cancel JOB` all tasks of a job
 why: `hq task explain JOB.TASK` says why a task waits
 retry resubmit rerun requeue restart: tasks run again by their state: `hq job resubmit JOB --filter failed`
 stats usage: `hq job stats JOB` shows what tasks used
