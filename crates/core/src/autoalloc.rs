@@ -17,9 +17,9 @@
 //!                                                Finished | Failed ◀──── ended ────┘
 //! ```
 //!
-//! Invariant: when a queue submits, the batch system has at most [`QueueSpec::backlog`] of its
+//! Invariant: when a queue submits, the batch system has at most [`QueueParams::backlog`] of its
 //! allocations that have not started, and its allocations that may be alive have at most
-//! [`QueueSpec::max_worker_count`] workers, including the new allocation.
+//! [`QueueParams::max_worker_count`] workers, including the new allocation.
 
 mod allocation;
 mod events;
@@ -29,19 +29,21 @@ mod queue;
 mod reason;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use allocation::{Allocation, AllocationRecord, AllocationState};
 pub use input::{AllocationEvent, Effect, Input, Level, LookupOutcome, Report, SubmitOutcome};
-pub use queue::{Queue, QueueFailure, QueueRecord, QueueSpec, QueueState};
+pub use queue::{Queue, QueueFailure, QueueRecord, QueueState};
 pub use reason::{Reason, ReasonKind};
 
 use events::Loss;
-use queue::WorkerOffer;
 
+use crate::batch::QueueParams;
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::time::{Now, Time};
+use crate::worker_config::WorkerConfig;
 
 /// Timers and limits that users can set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,13 +101,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait after the first event, to collect events that come with it.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A worker and its offer.
-type StrayWorker = (WorkerId, WorkerOffer);
+/// A worker and its configuration.
+type StrayWorker = (WorkerId, Arc<WorkerConfig>);
 
 /// All queues of a server.
 #[derive(Clone, Debug)]
 pub struct AutoallocState {
     limits: Limits,
+    /// The directory that contains those of the queues.
+    dir: Box<[u8]>,
     queues: BTreeMap<QueueId, Queue>,
     last_queue: u32,
     /// The time of the first unexamined event.
@@ -116,11 +120,12 @@ pub struct AutoallocState {
 }
 
 impl AutoallocState {
-    /// Creates a state without queues.
+    /// Creates a state without queues, whose allocations get directories below `dir`.
     #[must_use]
-    pub const fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, dir: &[u8]) -> Self {
         Self {
             limits,
+            dir: dir.into(),
             queues: BTreeMap::new(),
             last_queue: 0,
             dirty_since: None,
@@ -131,10 +136,10 @@ impl AutoallocState {
     }
 
     /// Creates a queue and returns its id.
-    pub fn add_queue(&mut self, now: Now, spec: QueueSpec) -> QueueId {
+    pub fn add_queue(&mut self, now: Now, params: Arc<QueueParams>) -> QueueId {
         self.last_queue = self.last_queue.saturating_add(1);
         let id = QueueId(self.last_queue);
-        self.queues.insert(id, Queue::new(id, spec));
+        self.queues.insert(id, Queue::new(id, params, &self.dir));
         self.note_change(now);
         id
     }
@@ -143,7 +148,8 @@ impl AutoallocState {
     /// immediately.
     pub fn restore_queue(&mut self, now: Now, record: QueueRecord) {
         self.last_queue = self.last_queue.max(record.id.0);
-        self.queues.insert(record.id, Queue::restore(now, record));
+        let queue = Queue::restore(now, record, &self.dir);
+        self.queues.insert(queue.id(), queue);
         self.note_change(now);
     }
 
@@ -251,6 +257,13 @@ impl AutoallocState {
         })
     }
 
+    /// Returns an allocation of any queue, and the parameters of its queue.
+    #[must_use]
+    pub fn allocation(&self, key: AllocationKey) -> Option<(&Arc<QueueParams>, &Allocation)> {
+        let queue = self.queues.get(&key.queue)?;
+        Some((&queue.params, queue.allocations.get(&key.number)?))
+    }
+
     /// Returns whether a submission is in progress.
     #[must_use]
     pub fn is_submitting(&self) -> bool {
@@ -276,15 +289,8 @@ impl AutoallocState {
             Input::WorkerConnected {
                 job,
                 worker,
-                resources,
-                lifetime,
-            } => {
-                let offer = WorkerOffer {
-                    resources,
-                    lifetime,
-                };
-                self.on_worker(now, &job, worker, offer, effects);
-            }
+                config,
+            } => self.on_worker(now, &job, worker, config, effects),
             Input::WorkerLost {
                 job,
                 worker,

@@ -10,6 +10,9 @@ pub mod qstat;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::shell::double_quoted;
+use crate::words::duration;
+
 /// The parameters of a queue.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueParams {
@@ -86,6 +89,21 @@ impl QueueParams {
             }
         }
         found
+    }
+
+    /// Returns the lifetime that workers are started with.
+    #[must_use]
+    pub fn worker_limit(&self) -> Duration {
+        self.worker_time_limit.unwrap_or(self.time_limit)
+    }
+
+    /// Returns the visible arguments of the workers, quoted for a shell.
+    #[must_use]
+    pub fn visible_args(&self) -> Vec<String> {
+        let mut args: Vec<String> = self.worker_args.iter().map(ToString::to_string).collect();
+        args.push("--time-limit".to_owned());
+        args.push(double_quoted(&duration(self.worker_limit())));
+        args
     }
 
     fn is_slurm(&self) -> bool {

@@ -4,12 +4,17 @@
 pub mod ledger;
 pub mod sim;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::batch::{
+    CommandTemplate, FindFormat, QueueParams, StatusFormat, SubmitFormat, SystemSpec,
+};
 use crate::id::QueueId;
 use crate::range::IdArray;
-use crate::resource::descriptor::ResourceDescriptor;
+use crate::resource::amount::Amount;
+use crate::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use crate::resource::request::RequestVariants;
 use crate::retry::{RetrySpec, StopSpec};
 use crate::scheduler::demand::{QueueQuery, WorkerKind};
@@ -148,5 +153,63 @@ pub fn worker_config(cpus: u32) -> WorkerConfig {
         allocation: None,
         return_digest: None,
         resources: ResourceDescriptor::cpus(cpus),
+    }
+}
+
+/// A worker of a batch job that offers these units of cpus.
+#[must_use]
+pub fn batch_worker(units: u64, lifetime: Option<Duration>) -> Arc<WorkerConfig> {
+    let cpus = ResourceItem {
+        name: "cpus".into(),
+        kind: ResourceKind::Sum(Amount(units)),
+    };
+    Arc::new(WorkerConfig {
+        time_limit: lifetime,
+        resources: ResourceDescriptor {
+            items: vec![cpus],
+            ..ResourceDescriptor::cpus(1)
+        },
+        ..worker_config(1)
+    })
+}
+
+/// The parameters of a queue of an imaginary batch system, with a limit of an hour.
+#[must_use]
+pub fn queue_params() -> QueueParams {
+    QueueParams {
+        system: SystemSpec {
+            name: "test".into(),
+            manager: "test".into(),
+            script: "".into(),
+            each_node: "".into(),
+            each_node_shell: "".into(),
+            submit: CommandTemplate::default(),
+            submit_format: SubmitFormat::LastLine,
+            status: CommandTemplate::default(),
+            status_fallback: CommandTemplate::default(),
+            status_format: StatusFormat::Lines,
+            cancel: CommandTemplate::default(),
+            find: CommandTemplate::default(),
+            find_format: FindFormat::Lines,
+            missing: Vec::new(),
+            unclear: Vec::new(),
+            unreachable: Vec::new(),
+            states: BTreeMap::new(),
+        },
+        name: None,
+        time_limit: Duration::from_secs(3_600),
+        backlog: 1,
+        max_workers_per_alloc: 1,
+        max_worker_count: None,
+        start_command: None,
+        stop_command: None,
+        wrap_command: None,
+        worker_time_limit: None,
+        keep_waiting: false,
+        idle_timeout: Duration::from_secs(300),
+        min_utilization: 0.0,
+        worker_args: Vec::new(),
+        additional_args: Vec::new(),
+        amounts: BTreeMap::new(),
     }
 }

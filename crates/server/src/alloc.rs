@@ -8,9 +8,7 @@ mod answer;
 mod command;
 mod dirs;
 mod driver;
-mod hosts;
 mod parse;
-mod record;
 mod script;
 mod work;
 

@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use hq_core::batch::QueueParams;
 use hq_core::hardware::{GpuUsage, HardwareUsage};
 use hq_core::id::JobId;
 use hq_core::outcome::{Outcome, OutcomeCode, SignalName};
 use hq_core::range::IdArray;
+use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
 use hq_core::server_state::EncodedBody;
@@ -360,6 +362,52 @@ fn requests_json(requests: &RequestVariants) -> Value {
     };
     let variants: Vec<Value> = requests.as_slice().iter().map(variant).collect();
     json!({"variants": variants})
+}
+
+/// Returns the parameters of a queue as events contain them.
+pub(crate) fn queue_params(params: &QueueParams) -> Value {
+    let manager = match &*params.system.manager {
+        "slurm" => "Slurm",
+        "pbs" => "Pbs",
+        _ => &params.system.name,
+    };
+    let amounts: Vec<_> = params
+        .amounts
+        .iter()
+        .map(|(name, units)| json!({"name": name, "kind": amount_kind(name, *units)}))
+        .collect();
+    let resources =
+        (!amounts.is_empty()).then(|| json!({"resources": amounts, "coupling": {"weights": []}}));
+    json!({
+        "additional_args": params.additional_args,
+        "backlog": params.backlog,
+        "cli_resource_descriptor": resources,
+        "idle_timeout": {
+            "secs": params.idle_timeout.as_secs(), "nanos": params.idle_timeout.subsec_nanos(),
+        },
+        "manager": manager,
+        "max_worker_count": params.max_worker_count,
+        "max_workers_per_alloc": params.max_workers_per_alloc,
+        "min_utilization": params.min_utilization,
+        "name": params.name,
+        "timelimit": {
+            "secs": params.time_limit.as_secs(), "nanos": params.time_limit.subsec_nanos(),
+        },
+        "worker_args": params.visible_args(),
+        "worker_start_cmd": params.start_command,
+        "worker_stop_cmd": params.stop_command,
+        "worker_wrap_cmd": params.wrap_command,
+    })
+}
+
+/// Returns an amount as a resource pool. Cpus always have indices. For other resources, only the
+/// amount is known.
+fn amount_kind(name: &str, units: u64) -> Value {
+    let whole = units / UNITS_PER_WHOLE;
+    if name == "cpus" && whole > 0 {
+        return json!({"Range": {"start": 0, "end": whole - 1}});
+    }
+    json!({"Sum": {"size": units}})
 }
 
 #[cfg(test)]

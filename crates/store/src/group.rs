@@ -13,6 +13,7 @@ use hq_core::server_state::{AllocationChange, Change, ChangeKind, NoticeKey, Not
 use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::NotifyEvent;
 use hq_core::time::Timestamp;
+use hq_protocol::{Message as _, client};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
@@ -444,6 +445,8 @@ impl<'a> Group<'a> {
     ) -> rusqlite::Result<()> {
         match change {
             AllocationChange::QueueStored { queue, record } => {
+                let encode = |record| client::AllocQueueRecord::from(record).encode_to_vec();
+                let record = record.as_deref().map(encode);
                 self.run(
                     "INSERT OR REPLACE INTO queue_data VALUES (?, ?)",
                     params![queue.as_u32(), record],
@@ -451,9 +454,7 @@ impl<'a> Group<'a> {
                 Ok(())
             }
             AllocationChange::QueueCreated { queue, params } => {
-                // Parameters that cannot be read are omitted, because `queue_data` contains the
-                // queue itself.
-                let params: Value = serde_json::from_str(params).unwrap_or_default();
+                let params = encode::queue_params(params);
                 let data = json!({"queue-id": queue.as_u32(), "params": params});
                 self.event(at, "autoalloc-queue-created", None, None, &data)
             }

@@ -1,6 +1,6 @@
 //! An allocation: its known state, and the evidence for it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::batch::job_parts;
@@ -96,6 +96,8 @@ pub(super) struct Ending {
 pub struct AllocationRecord {
     /// The queue and the number of the allocation.
     pub key: AllocationKey,
+    /// The path of its directory, which need not exist.
+    pub dir: Box<[u8]>,
     /// The number of requested workers.
     pub workers: u32,
     /// The batch system's id of the job, with the cluster. `None` while it is unknown whether a job
@@ -122,7 +124,8 @@ pub struct AllocationRecord {
 pub struct Allocation {
     pub(super) record: AllocationRecord,
     pub(super) phase: Phase,
-    pub(super) connected: BTreeSet<WorkerId>,
+    /// The connected workers and their host names.
+    pub(super) connected: BTreeMap<WorkerId, Box<str>>,
     pub(super) seen: u32,
     pub(super) lost: u32,
     pub(super) lost_fast: u32,
@@ -149,9 +152,10 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    pub(super) fn new(key: AllocationKey, workers: u32, now: Now) -> Self {
+    pub(super) fn new(key: AllocationKey, workers: u32, dir: Box<[u8]>, now: Now) -> Self {
         let record = AllocationRecord {
             key,
+            dir,
             workers,
             job: None,
             state: AllocationState::Queued,
@@ -191,7 +195,7 @@ impl Allocation {
         Self {
             record,
             phase,
-            connected: BTreeSet::new(),
+            connected: BTreeMap::new(),
             seen: 0,
             lost: 0,
             lost_fast: 0,
@@ -249,10 +253,10 @@ impl Allocation {
         &self.record
     }
 
-    /// Returns the data to store. A restarted server cancels an allocation if this server would
-    /// have canceled it. Other allocations end by themselves, or their workers come back.
-    pub(super) fn stored(&self, is_removed: bool) -> AllocationRecord {
-        let is_leaving = match self.phase {
+    /// Returns whether a restarted server cancels the allocation, as this server would have done.
+    /// Other allocations end by themselves, or their workers come back.
+    pub(super) fn is_leaving(&self, is_removed: bool) -> bool {
+        match self.phase {
             Phase::Leaving { asked, .. } => {
                 asked || self.is_doubtful || is_removed && !self.runs_on()
             }
@@ -261,9 +265,13 @@ impl Allocation {
             | Phase::Queued
             | Phase::Running
             | Phase::Ended { .. } => false,
-        };
+        }
+    }
+
+    /// Returns the data to store.
+    pub(super) fn stored(&self, is_removed: bool) -> AllocationRecord {
         AllocationRecord {
-            is_leaving,
+            is_leaving: self.is_leaving(is_removed),
             ..self.record.clone()
         }
     }
@@ -332,7 +340,7 @@ impl Allocation {
             && !self.is_owing(now)
             && has_waited
             && !self.connected.is_empty()
-            && self.connected.iter().all(|worker| unused.contains(worker))
+            && self.connected.keys().all(|worker| unused.contains(worker))
     }
 
     /// Starts over, because the batch system requeued the job or it was found again.

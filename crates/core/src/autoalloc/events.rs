@@ -1,5 +1,6 @@
 //! Handles answers of batch systems and events of workers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::allocation::{
@@ -7,11 +8,12 @@ use super::allocation::{
     RUNNING_ERRORS_MAX, TRIES_MAX,
 };
 use super::input::{AllocationEvent, Effect, Level, LookupOutcome, Report, SubmitOutcome};
-use super::queue::{Queue, WorkerOffer, retry_pause};
+use super::queue::{Queue, retry_pause};
 use super::{AutoallocState, STRAYS_MAX};
 use crate::batch::job_parts;
 use crate::id::{AllocationKey, WorkerId};
 use crate::time::Now;
+use crate::worker_config::WorkerConfig;
 
 /// The minimum time between the two failed searches that prove that no job was submitted.
 const ABSENT_APART: Duration = Duration::from_secs(60);
@@ -87,7 +89,7 @@ impl AutoallocState {
         match outcome {
             SubmitOutcome::Accepted(job) => self.on_accepted(now, key, job, effects),
             SubmitOutcome::Refused(text) => {
-                queue.allocations.remove(&key.number);
+                queue.drop_refused(key.number, effects);
                 let told = format!(
                     "Failed to submit allocation into queue {}: {text}",
                     key.queue
@@ -97,7 +99,7 @@ impl AutoallocState {
                 effects.push(Effect::Changed(key.queue));
             }
             SubmitOutcome::Unreachable(text) => {
-                queue.allocations.remove(&key.number);
+                queue.drop_refused(key.number, effects);
                 let told = format!(
                     "Nothing was submitted into queue {}; the next attempt is in a minute: {text}",
                     key.queue
@@ -167,8 +169,8 @@ impl AutoallocState {
             .cloned()
             .collect();
         for job in early {
-            for (worker, offer) in self.strays.remove(&job).unwrap_or_default() {
-                self.on_worker(now, &job, worker, offer, effects);
+            for (worker, config) in self.strays.remove(&job).unwrap_or_default() {
+                self.on_worker(now, &job, worker, config, effects);
             }
         }
     }
@@ -602,23 +604,39 @@ impl AutoallocState {
         now: Now,
         job: &str,
         worker: WorkerId,
-        offer: WorkerOffer,
+        config: Arc<WorkerConfig>,
         effects: &mut Vec<Effect>,
     ) {
         self.note_change(now);
         let Some(key) = self.find_job(job) else {
-            self.on_stray(now, job, worker, offer, effects);
+            self.on_stray(now, job, worker, config, effects);
             return;
         };
         let Some(queue) = self.queues.get_mut(&key.queue) else {
             return;
         };
-        queue.note_offer(offer);
+        queue.note_offer(&config);
         let Some(allocation) = queue.allocations.get_mut(&key.number) else {
             return;
         };
-        if !allocation.connected.insert(worker) {
+        let host = &config.hostname;
+        if allocation.connected.insert(worker, host.clone()).is_some() {
             return;
+        }
+        let is_shared = allocation
+            .connected
+            .values()
+            .filter(|other| *other == host)
+            .count()
+            > 1;
+        if is_shared && !std::mem::replace(&mut queue.is_shared_host_told, true) {
+            let told = format!(
+                "Several workers of allocation {} of queue {} are on {host}: a task on several nodes gets that host \
+                 more than once. Ask for different nodes, on PBS with `-- -l place=scatter:excl`",
+                job_parts(job).0,
+                key.queue,
+            );
+            effects.push(Effect::Tell(Level::Warn, told));
         }
         allocation.seen = allocation.seen.saturating_add(1);
         allocation.last_came = Some(now.mono);
@@ -646,7 +664,7 @@ impl AutoallocState {
         now: Now,
         job: &str,
         worker: WorkerId,
-        offer: WorkerOffer,
+        config: Arc<WorkerConfig>,
         effects: &mut Vec<Effect>,
     ) {
         let mut is_unclear = false;
@@ -662,7 +680,7 @@ impl AutoallocState {
         if is_unclear {
             if self.strays.len() < STRAYS_MAX || self.strays.contains_key(job) {
                 let of_job = self.strays.entry(job.into()).or_default();
-                of_job.push((worker, offer));
+                of_job.push((worker, config));
             }
         } else {
             self.strays.clear();
@@ -683,7 +701,7 @@ impl AutoallocState {
         let Some(allocation) = self.allocation_mut(key) else {
             return;
         };
-        if !allocation.connected.remove(&worker) || allocation.phase != Phase::Running {
+        if allocation.connected.remove(&worker).is_none() || allocation.phase != Phase::Running {
             return;
         }
         allocation.lost = allocation.lost.saturating_add(1);

@@ -1,10 +1,11 @@
 //! The inputs and effects of automatic allocation.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::scheduler::demand::{QueueDemand, QueueQuery};
+use crate::worker_config::WorkerConfig;
 
 /// An event.
 #[derive(Clone, Debug)]
@@ -27,10 +28,8 @@ pub enum Input {
         job: Box<str>,
         /// The worker.
         worker: WorkerId,
-        /// The offered units by resource name.
-        resources: BTreeMap<Box<str>, u64>,
-        /// The lifetime of the worker. `None` if it is the same as that of its allocation.
-        lifetime: Option<Duration>,
+        /// The configuration of the worker.
+        config: Arc<WorkerConfig>,
     },
     /// A worker in a batch job is gone.
     WorkerLost {
@@ -190,6 +189,8 @@ pub enum Effect {
     },
     /// Records an event.
     Event(AllocationEvent),
+    /// An allocation has ended. Its directory is kept for a while.
+    Retire(Box<[u8]>),
     /// Stores the queue and its allocations again, because something changed.
     Changed(QueueId),
     /// Logs a message for users.

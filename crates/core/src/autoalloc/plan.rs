@@ -89,21 +89,21 @@ fn why_useless(text: String, answer: &QueueDemand) -> String {
 /// Returns the sizes of the allocations: first one for each multi-node task, then packed ones for
 /// single workers.
 fn sizes(queue: &Queue, gangs: &[u32], mut workers: u32) -> VecDeque<u32> {
-    let spec = queue.spec();
-    let mut places = spec.backlog.saturating_sub(queue.waiting());
+    let params = queue.params();
+    let mut places = params.backlog.saturating_sub(queue.waiting());
     let alive = queue.workers_alive();
-    let max = spec.max_worker_count.unwrap_or(u32::MAX);
+    let max = params.max_worker_count.unwrap_or(u32::MAX);
     let mut room = max.saturating_sub(alive);
     let mut sizes = VecDeque::new();
     for nodes in gangs {
-        if places > 0 && *nodes <= room && *nodes <= spec.max_workers_per_alloc {
+        if places > 0 && *nodes <= room && *nodes <= params.max_workers_per_alloc {
             sizes.push_back(*nodes);
             places -= 1;
             room -= *nodes;
         }
     }
     while workers > 0 && places > 0 && room > 0 {
-        let size = workers.min(spec.max_workers_per_alloc).min(room);
+        let size = workers.min(params.max_workers_per_alloc).min(room);
         sizes.push_back(size);
         places -= 1;
         room -= size;

@@ -1,16 +1,23 @@
 //! A queue: its parameters, allocations, failures and timers.
 
+mod record;
+
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::allocation::{Allocation, Phase, UNNEEDED_MAX};
 use super::input::{AllocationEvent, Effect, Level};
 use super::reason::Reason;
-use super::{AllocationRecord, AllocationState};
-use crate::batch::{job_parts, worker_lifetime};
+use super::AllocationState;
+use crate::batch::{QueueParams, job_parts, worker_lifetime};
 use crate::id::{AllocationKey, QueueId, WorkerId};
+use crate::resource::descriptor::ResourceDescriptor;
 use crate::scheduler::demand::{Coming, QueueDemand, QueueQuery, Unfit, WorkerKind};
 use crate::time::{Now, Time, Timestamp};
+use crate::worker_config::WorkerConfig;
+
+pub use record::{QueueFailure, QueueRecord};
 
 /// The pause before the next attempt, by the number of consecutive failures.
 const DELAYS: [Duration; 5] = [
@@ -40,27 +47,6 @@ const PROBES_MAX: usize = 2;
 /// The maximum number of remembered ended allocations.
 const ENDED_MAX: usize = 1_000;
 
-/// The parameters that are needed for decisions. Only the shell knows the other ones.
-#[derive(Clone, PartialEq, Debug)]
-pub struct QueueSpec {
-    /// The number of allocations that may wait in the batch system, at least 1.
-    pub backlog: u32,
-    /// The maximum number of workers (nodes) of one allocation, at least 1.
-    pub max_workers_per_alloc: u32,
-    /// The maximum number of workers of all allocations that may be alive. `None` means unlimited.
-    pub max_worker_count: Option<u32>,
-    /// The wall time of an allocation.
-    pub time_limit: Duration,
-    /// The lifetime of a worker, at most `time_limit`.
-    pub worker_time_limit: Duration,
-    /// The minimum fraction of busy cpus, 0.0 to 1.0.
-    pub min_utilization: f32,
-    /// The units that workers must offer, by resource name.
-    pub resources: BTreeMap<Box<str>, u64>,
-    /// Whether allocations are kept when no task needs them.
-    pub keep_waiting: bool,
-}
-
 /// The resources and lifetime that a worker offered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct WorkerOffer {
@@ -68,6 +54,18 @@ pub(super) struct WorkerOffer {
     pub(super) resources: BTreeMap<Box<str>, u64>,
     /// The lifetime. `None` if it is the same as that of its allocation.
     pub(super) lifetime: Option<Duration>,
+}
+
+impl WorkerOffer {
+    fn of(resources: &ResourceDescriptor, lifetime: Option<Duration>) -> Self {
+        let items = resources.items.iter();
+        Self {
+            resources: items
+                .map(|item| (item.name.clone(), item.kind.total().0))
+                .collect(),
+            lifetime,
+        }
+    }
 }
 
 /// Whether a queue submits.
@@ -79,46 +77,21 @@ pub enum QueueState {
     Paused,
 }
 
-/// The consecutive failures of a queue.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueFailure {
-    /// When the first failure happened.
-    pub since: Timestamp,
-    /// The text of the last failure.
-    pub last: Box<str>,
-}
-
-/// The stored form of a queue.
-#[derive(Clone, PartialEq, Debug)]
-pub struct QueueRecord {
-    /// The id of the queue.
-    pub id: QueueId,
-    /// The parameters.
-    pub spec: QueueSpec,
-    /// The reason for the pause. `None` if the queue is active.
-    pub paused: Option<Box<str>>,
-    /// The units, by resource name, offered by the recent worker with the most cpus, or by the
-    /// newest of several such workers.
-    pub known_resources: Option<BTreeMap<Box<str>, u64>>,
-    /// The highest allocation number.
-    pub last_number: u32,
-    /// The allocations that may be alive, and the ended ones that are still remembered.
-    pub allocations: Vec<AllocationRecord>,
-    /// The failure, for readers of the journal. A restored queue tries again.
-    pub failure: Option<QueueFailure>,
-    /// Whether a user has removed it while some of its allocations still have to be canceled.
-    pub is_removed: bool,
-}
-
 /// A queue.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub(super) id: QueueId,
-    pub(super) spec: QueueSpec,
+    pub(super) params: Arc<QueueParams>,
+    /// The directory that contains those of its allocations.
+    dir: Box<[u8]>,
     paused: Option<Reason>,
     retired: bool,
     /// The offers of recent workers, newest last.
     offers: VecDeque<WorkerOffer>,
+    /// The resources that the last worker offered.
+    known_resources: Option<Arc<ResourceDescriptor>>,
+    /// Whether a host with several workers of an allocation has been reported.
+    pub(super) is_shared_host_told: bool,
     /// An allocation whose workers left without ever getting a task.
     pub(super) unused_end: Option<u32>,
     /// The number of allocations that were requested to see whether their workers are larger, and
@@ -143,13 +116,21 @@ pub struct Queue {
 }
 
 impl Queue {
-    pub(super) const fn new(id: QueueId, spec: QueueSpec) -> Self {
+    /// Creates a queue whose directory is below `root`.
+    pub(super) fn new(id: QueueId, params: Arc<QueueParams>, root: &[u8]) -> Self {
+        let dir = match &params.name {
+            Some(name) => format!("/{id}-{name}"),
+            None => format!("/{id}"),
+        };
         Self {
             id,
-            spec,
+            params,
+            dir: [root, dir.as_bytes()].concat().into(),
             paused: None,
             retired: false,
             offers: VecDeque::new(),
+            known_resources: None,
+            is_shared_host_told: false,
             unused_end: None,
             probes: 0,
             probe_at: None,
@@ -167,27 +148,6 @@ impl Queue {
         }
     }
 
-    pub(super) fn restore(now: Now, record: QueueRecord) -> Self {
-        let mut queue = Self::new(record.id, record.spec);
-        queue.paused = record.paused.map(Reason::PausedBefore);
-        queue.retired = record.is_removed;
-        queue
-            .offers
-            .extend(record.known_resources.map(|resources| WorkerOffer {
-                resources,
-                lifetime: None,
-            }));
-        queue.last_number = record.last_number;
-        for stored in record.allocations {
-            queue.last_number = queue.last_number.max(stored.key.number);
-            let number = stored.key.number;
-            queue
-                .allocations
-                .insert(number, Allocation::restore(stored, now));
-        }
-        queue
-    }
-
     /// Returns the id of the queue.
     #[must_use]
     pub const fn id(&self) -> QueueId {
@@ -196,8 +156,8 @@ impl Queue {
 
     /// Returns the parameters of the queue.
     #[must_use]
-    pub const fn spec(&self) -> &QueueSpec {
-        &self.spec
+    pub const fn params(&self) -> &Arc<QueueParams> {
+        &self.params
     }
 
     /// Returns whether the queue submits.
@@ -210,40 +170,23 @@ impl Queue {
     }
 
     /// Returns [`QueueRecord::known_resources`].
-    fn known_resources(&self) -> Option<BTreeMap<Box<str>, u64>> {
-        let offers = self.offers.iter().map(|offer| &offer.resources);
-        offers.max_by_key(|offer| offer.get("cpus")).cloned()
+    #[must_use]
+    pub const fn known_resources(&self) -> Option<&Arc<ResourceDescriptor>> {
+        self.known_resources.as_ref()
     }
 
-    pub(super) fn note_offer(&mut self, offer: WorkerOffer) {
+    pub(super) fn note_offer(&mut self, config: &WorkerConfig) {
         if self.offers.len() == OFFERS_MAX {
             self.offers.pop_front();
         }
+        let offer = WorkerOffer::of(&config.resources, config.time_limit);
         self.offers.push_back(offer);
+        self.known_resources = Some(config.resources.clone().into());
     }
 
     /// Returns the allocations in the order they were requested.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> + '_ {
         self.allocations.values()
-    }
-
-    /// Returns the stored form.
-    #[must_use]
-    pub fn record(&self) -> QueueRecord {
-        let allocations = self.allocations.values();
-        QueueRecord {
-            id: self.id,
-            spec: self.spec.clone(),
-            paused: self.paused.as_ref().map(|reason| reason.to_string().into()),
-            known_resources: self.known_resources(),
-            last_number: self.last_number,
-            allocations: allocations.map(|a| a.stored(self.retired)).collect(),
-            failure: self.failing_since.map(|since| QueueFailure {
-                since,
-                last: self.last_failure.as_str().into(),
-            }),
-            is_removed: self.retired,
-        }
     }
 
     pub(super) const fn is_retired(&self) -> bool {
@@ -325,7 +268,7 @@ impl Queue {
     }
 
     fn quota_reason(&self) -> Option<Reason> {
-        if self.waiting() >= self.spec.backlog {
+        if self.waiting() >= self.params.backlog {
             let mut waiting = self.allocations.values().filter(|a| a.is_waiting());
             let first = waiting.next();
             if let Some(Phase::Unsure { .. }) = first.map(|a| a.phase) {
@@ -333,11 +276,11 @@ impl Queue {
             }
             return Some(Reason::Backlog {
                 waiting: self.waiting(),
-                max: self.spec.backlog,
+                max: self.params.backlog,
                 hint: first.map_or_else(String::new, |a| a.record.reason.to_string()),
             });
         }
-        let max = self.spec.max_worker_count?;
+        let max = self.params.max_worker_count?;
         (self.workers_alive() >= max).then(|| Reason::WorkerCount {
             workers: self.workers_alive(),
             max,
@@ -358,19 +301,19 @@ impl Queue {
     pub(super) fn query(&self, now: Time) -> QueueQuery {
         // While this queue cannot submit, later queues get its demand.
         let places = match self.gate(now) {
-            None => self.spec.backlog.saturating_sub(self.waiting()),
+            None => self.params.backlog.saturating_sub(self.waiting()),
             Some(_) => 0,
         };
-        let by_backlog = places.saturating_mul(self.spec.max_workers_per_alloc);
+        let by_backlog = places.saturating_mul(self.params.max_workers_per_alloc);
         let by_count = self
-            .spec
+            .params
             .max_worker_count
             .map(|max| max.saturating_sub(self.workers_alive()));
         let assumed = WorkerKind {
-            resources: self.spec.resources.clone(),
+            resources: self.params.amounts.clone(),
             others_plentiful: true,
-            time_limit: worker_lifetime(self.spec.time_limit).min(self.spec.worker_time_limit),
-            min_utilization: self.spec.min_utilization,
+            time_limit: worker_lifetime(self.params.time_limit).min(self.params.worker_limit()),
+            min_utilization: self.params.min_utilization,
         };
         let mut kinds = Vec::new();
         for offer in &self.offers {
@@ -393,7 +336,7 @@ impl Queue {
             .filter_map(|a| a.coming(now))
             .collect();
         coming.sort_by_key(|coming| coming.owed == coming.workers);
-        let connected = self.allocations.values().flat_map(|a| &a.connected);
+        let connected = self.allocations.values().flat_map(|a| a.connected.keys());
         QueueQuery {
             queue: self.id,
             kinds,
@@ -401,7 +344,7 @@ impl Queue {
             coming,
             connected: connected.copied().collect(),
             workers_max: by_backlog.min(by_count.unwrap_or(u32::MAX)),
-            nodes_max: self.spec.max_workers_per_alloc,
+            nodes_max: self.params.max_workers_per_alloc,
         }
     }
 
@@ -432,7 +375,7 @@ impl Queue {
         let mut surplus = Vec::new();
         for (number, allocation) in &mut self.allocations {
             if allocation.phase != Phase::Queued
-                || self.spec.keep_waiting
+                || self.params.keep_waiting
                 || !unneeded.contains(number)
             {
                 allocation.unneeded = None;
@@ -512,7 +455,7 @@ impl Queue {
             self.plan.clear();
             return;
         }
-        if let Some(max) = self.spec.max_worker_count {
+        if let Some(max) = self.params.max_worker_count {
             workers = workers.min(max.saturating_sub(self.workers_alive()));
         }
         self.last_number = self.last_number.saturating_add(1);
@@ -520,10 +463,17 @@ impl Queue {
             queue: self.id,
             number: self.last_number,
         };
-        self.allocations
-            .insert(key.number, Allocation::new(key, workers, now));
+        let dir = [&*self.dir, format!("/{:03}", key.number).as_bytes()].concat();
+        let allocation = Allocation::new(key, workers, dir.into(), now);
+        self.allocations.insert(key.number, allocation);
         effects.push(Effect::Changed(self.id));
         effects.push(Effect::Submit { key, workers });
+    }
+
+    /// Removes an allocation that the batch system does not have.
+    pub(super) fn drop_refused(&mut self, number: u32, effects: &mut Vec<Effect>) {
+        let dropped = self.allocations.remove(&number);
+        effects.extend(dropped.map(|allocation| Effect::Retire(allocation.record.dir)));
     }
 
     pub(super) fn on_submit_failed(&mut self, now: Now, text: &str, effects: &mut Vec<Effect>) {
@@ -634,6 +584,7 @@ impl Queue {
                 key: allocation.key(),
                 job: job_parts(job).0.into(),
             }));
+            effects.push(Effect::Retire(allocation.record.dir.clone()));
         }
     }
 
@@ -726,7 +677,7 @@ impl Queue {
             };
             let overdue = allocation
                 .started
-                .map(|at| at + self.spec.time_limit + OVERDUE);
+                .map(|at| at + self.params.time_limit + OVERDUE);
             let next = now.mono + pause;
             allocation.next_poll = match overdue {
                 Some(at) if at > now.mono => next.min(at),
@@ -782,7 +733,8 @@ impl Queue {
             .demand
             .as_ref()
             .is_some_and(|demand| demand.larger.is_some());
-        is_larger || matches!(unfit, Unfit::Time { needed, .. } if *needed <= self.spec.time_limit)
+        is_larger
+            || matches!(unfit, Unfit::Time { needed, .. } if *needed <= self.params.time_limit)
     }
 
     #[cfg(any(test, feature = "testing"))]

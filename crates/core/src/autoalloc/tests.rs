@@ -1,15 +1,17 @@
 //! Tests of single rules of automatic allocation.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::autoalloc::{
     AllocationRecord, AllocationState, AutoallocState, Effect, Input, Limits, LookupOutcome,
-    QueueSpec, QueueState, RemoveError, Report, SubmitOutcome,
+    QueueState, RemoveError, Report, SubmitOutcome,
 };
+use crate::batch::QueueParams;
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::resource::amount::Amount;
 use crate::scheduler::demand::{QueueDemand, QueueQuery, Unfit};
+use crate::testing::{batch_worker, queue_params};
 use crate::time::{Now, Time, Timestamp};
 
 mod removal;
@@ -17,16 +19,12 @@ mod silence;
 
 const QUEUE: QueueId = QueueId(1);
 
-fn spec(backlog: u32, per_alloc: u32, max: Option<u32>) -> QueueSpec {
-    QueueSpec {
+fn spec(backlog: u32, per_alloc: u32, max: Option<u32>) -> QueueParams {
+    QueueParams {
         backlog,
         max_workers_per_alloc: per_alloc,
         max_worker_count: max,
-        time_limit: Duration::from_secs(3_600),
-        worker_time_limit: Duration::from_secs(3_600),
-        min_utilization: 0.0,
-        resources: BTreeMap::new(),
-        keep_waiting: false,
+        ..queue_params()
     }
 }
 
@@ -38,13 +36,13 @@ struct World {
 }
 
 impl World {
-    fn new(spec: QueueSpec) -> Self {
+    fn new(spec: QueueParams) -> Self {
         let mut world = Self {
-            state: AutoallocState::new(Limits::default()),
+            state: AutoallocState::new(Limits::default(), b""),
             secs: 0,
             effects: Vec::new(),
         };
-        assert_eq!(world.state.add_queue(world.now(), spec), QUEUE);
+        assert_eq!(world.state.add_queue(world.now(), Arc::new(spec)), QUEUE);
         world
     }
 
@@ -113,8 +111,7 @@ impl World {
         self.apply(Input::WorkerConnected {
             job: number.to_string().into(),
             worker: WorkerId(worker),
-            resources: [("cpus".into(), 40_000)].into(),
-            lifetime: None,
+            config: batch_worker(40_000, None),
         });
     }
 
@@ -196,6 +193,7 @@ fn submitted(effects: &[Effect]) -> Option<(AllocationKey, u32)> {
         | Effect::Poll { .. }
         | Effect::Cancel { .. }
         | Effect::Event(_)
+        | Effect::Retire(_)
         | Effect::Changed(_)
         | Effect::Tell(..) => None,
     })
@@ -336,7 +334,7 @@ fn an_allocation_that_no_task_needs_is_canceled_after_ten_minutes() {
     for (keep_waiting, minutes, canceled) in
         [(false, 9, false), (false, 11, true), (true, 30, false)]
     {
-        let mut world = World::new(QueueSpec {
+        let mut world = World::new(QueueParams {
             keep_waiting,
             ..spec(1, 1, None)
         });
@@ -393,8 +391,7 @@ fn each_of_the_recent_workers_counts() {
         world.apply(Input::WorkerConnected {
             job: "1".into(),
             worker: WorkerId(1),
-            resources: [("cpus".into(), cpus)].into(),
-            lifetime: Some(Duration::from_secs(secs)),
+            config: batch_worker(cpus, Some(Duration::from_secs(secs))),
         });
     }
     let kinds = world.state.worker_kinds().into_iter();
@@ -734,7 +731,7 @@ fn after_a_crash() -> World {
         world.connect(number, number);
     }
     let record = world.state.queue(QUEUE).expect("exists").record();
-    world.state = AutoallocState::new(Limits::default());
+    world.state = AutoallocState::new(Limits::default(), b"");
     world.state.restore_queue(world.now(), record);
     world
 }
@@ -777,10 +774,13 @@ fn restored_allocations_keep_their_places_and_are_asked_for_at_once() {
     let mut world = World::new(spec(1, 1, None));
     world.demand(1, &[]);
     let record = world.state.queue(QUEUE).expect("exists").record();
-    let mut state = AutoallocState::new(Limits::default());
+    let mut state = AutoallocState::new(Limits::default(), b"");
     state.restore_queue(world.now(), record);
     let mut effects = Vec::new();
     state.apply(world.now(), Input::Timer, &mut effects);
     assert!(matches!(effects.as_slice(), [Effect::Poll { jobs, .. }] if jobs.len() == 1));
-    assert_eq!(state.add_queue(world.now(), spec(1, 1, None)), QueueId(2));
+    assert_eq!(
+        state.add_queue(world.now(), spec(1, 1, None).into()),
+        QueueId(2)
+    );
 }

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use super::SubmitKey;
-use crate::autoalloc::AllocationEvent;
+use crate::autoalloc::{AllocationEvent, QueueRecord};
+use crate::batch::QueueParams;
 use crate::growth::Grant;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
@@ -257,16 +258,15 @@ pub enum AllocationChange {
     QueueCreated {
         /// The id assigned to the queue.
         queue: QueueId,
-        /// The parameters for the journal, as a JSON object.
-        params: Box<str>,
+        /// The parameters of the queue.
+        params: Arc<QueueParams>,
     },
     /// The complete state of a queue was stored.
     QueueStored {
         /// The id of the queue.
         queue: QueueId,
-        /// The state, which only automatic allocation can decode. `None` if the queue was removed
-        /// and its allocations have ended.
-        record: Option<Box<[u8]>>,
+        /// The state. `None` if the queue was removed and its allocations have ended.
+        record: Option<Box<QueueRecord>>,
     },
     /// A user removed a queue. Its id is not reused.
     QueueRemoved(QueueId),

@@ -4,14 +4,16 @@
 //! or late, requeues jobs and ignores cancels. Then it recovers, and the queue must get to work.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::autoalloc::{
-    AutoallocState, Effect, Input, Limits, LookupOutcome, QueueSpec, QueueState, Report,
-    SubmitOutcome,
+    AutoallocState, Effect, Input, Limits, LookupOutcome, QueueState, Report, SubmitOutcome,
 };
+use hq_core::batch::QueueParams;
 use hq_core::id::{AllocationKey, QueueId, WorkerId};
 use hq_core::scheduler::demand::{QueueDemand, QueueQuery};
+use hq_core::testing::{batch_worker, queue_params};
 use hq_core::time::{Now, Time, Timestamp};
 
 const HISTORIES: u64 = 10_000;
@@ -77,7 +79,7 @@ struct World {
     now: u64,
     state: AutoallocState,
     queue: QueueId,
-    spec: QueueSpec,
+    spec: Arc<QueueParams>,
     jobs: BTreeMap<u32, Job>,
     last_job: u32,
     last_worker: u32,
@@ -89,22 +91,21 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng(seed);
-        let spec = QueueSpec {
+        let spec = Arc::new(QueueParams {
             backlog: 1 + u32::try_from(rng.below(4)).expect("small"),
             max_workers_per_alloc: 1 + u32::try_from(rng.below(3)).expect("small"),
             max_worker_count: rng
                 .chance(50)
                 .then(|| 1 + u32::try_from(rng.below(6)).unwrap_or(0)),
             time_limit: Duration::from_secs(600 + rng.below(3_600)),
-            worker_time_limit: Duration::from_secs(600),
-            min_utilization: 0.0,
-            resources: BTreeMap::new(),
-            keep_waiting: false,
-        };
-        let mut state = AutoallocState::new(Limits {
+            worker_time_limit: Some(Duration::from_secs(600)),
+            ..queue_params()
+        });
+        let limits = Limits {
             refresh: Duration::from_secs(60 + rng.below(1_800)),
             ..Limits::default()
-        });
+        };
+        let mut state = AutoallocState::new(limits, b"");
         let queue = state.add_queue(Now::default(), spec.clone());
         let mut world = Self {
             seed,
@@ -170,7 +171,7 @@ impl World {
                 }
             }
             Effect::Cancel { key, job } => self.cancel(key, &job),
-            Effect::Event(_) | Effect::Changed(_) | Effect::Tell(..) => {}
+            Effect::Event(_) | Effect::Retire(_) | Effect::Changed(_) | Effect::Tell(..) => {}
         }
     }
 
@@ -404,8 +405,7 @@ impl World {
         self.apply(Input::WorkerConnected {
             job: id.to_string().into(),
             worker: WorkerId(worker),
-            resources: [("cpus".into(), 10_000)].into(),
-            lifetime: None,
+            config: batch_worker(10_000, None),
         });
     }
 

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use hq_core::autoalloc::{
     Allocation, AllocationState, AutoallocState, Effect, Input, Limits, LookupOutcome, QueueRecord,
-    QueueSpec, QueueState, Report, SubmitOutcome,
+    QueueState, Report, SubmitOutcome,
 };
+use hq_core::batch::QueueParams;
 use hq_core::class::{ClassId, Classes};
 use hq_core::id::{AllocationKey, QueueId, WorkerId};
 use hq_core::resource::request::{RequestVariants, ResourceRequest};
 use hq_core::scheduler::demand::{QueueQuery, demand};
+use hq_core::testing::{batch_worker, queue_params};
 use hq_core::time::{Now, Time, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -197,22 +199,20 @@ fn limits() -> Limits {
     }
 }
 
-fn spec(shape: &Shape) -> QueueSpec {
+fn spec(shape: &Shape) -> QueueParams {
     let limit = Duration::from_secs(u64::from(shape.limit_minutes) * 60);
     let cpus = u64::from(SIZES[shape.least]) * UNITS;
-    QueueSpec {
+    QueueParams {
         backlog: shape.backlog,
         max_workers_per_alloc: shape.per_alloc,
         max_worker_count: shape.workers_max,
         time_limit: limit,
-        worker_time_limit: limit,
-        min_utilization: 0.0,
-        resources: shape
+        amounts: shape
             .says_size
             .then(|| ("cpus".into(), cpus))
             .into_iter()
             .collect(),
-        keep_waiting: false,
+        ..queue_params()
     }
 }
 

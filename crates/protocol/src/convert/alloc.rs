@@ -7,17 +7,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use hq_core::autoalloc::{AllocationState, ReasonKind};
+use hq_core::autoalloc::{
+    AllocationRecord, AllocationState, QueueFailure, QueueRecord, ReasonKind,
+};
 use hq_core::batch::{
     CommandTemplate, FindFormat, QueueParams, StateMeaning, StatusFormat, SubmitFormat, SystemSpec,
     Words,
 };
-use hq_core::id::QueueId;
+use hq_core::id::{AllocationKey, QueueId};
 use hq_core::time::nanos;
 
 use super::wire::{
-    FromWire, ToWire, each, field, list, optional, or_default, received, same_enum, unless_default,
-    wire,
+    FromWire, ToWire, each, field, list, optional, or_default, raw, received, same_enum,
+    unless_default, wire,
 };
 use super::{ConvertError, Within, duration, fraction, known, required, text};
 use crate::client::{self, alloc_allocation, alloc_state_word, alloc_system};
@@ -120,6 +122,37 @@ wire! {
     }
 }
 
+wire! {
+    QueueRecord = client::AllocQueueRecord {
+        id,
+        params = spec,
+        paused: optional(any_text),
+        known_resources,
+        last_number,
+        allocations: each(usize::MAX),
+        failure,
+        is_removed,
+    }
+    check own_allocations
+}
+
+wire! {
+    AllocationRecord = client::AllocStored {
+        key = number: in_queue => number,
+        job: optional(any_text),
+        state,
+        dir = work_dir: raw,
+        workers,
+        queued_at = queued_unix_ns,
+        started_at = started_unix_ns,
+        ended_at = ended_unix_ns,
+        is_leaving,
+        reason: any_text,
+    }
+}
+
+wire! { QueueFailure = client::AllocFailure { since = since_unix_ns, last: any_text, } }
+
 wire! { Words = client::AllocWords { words: list(WORDS_MAX, without_nul), each_job, } }
 
 same_enum! { SubmitFormat = alloc_system::SubmitFormat { LastLine Sbatch } }
@@ -136,6 +169,28 @@ same_enum! {
         PausedByUser PausedBefore PausedBySubmissions PausedByAllocations Unsure Backlog WorkerCount
         BackOff NotAsked NoTasks Asking AskingAgain Covered Unfit OtherQueues
     }
+}
+
+/// Returns the key of an allocation, whose queue is set with [`own_allocations`].
+fn in_queue(_: &str, number: u32) -> Result<AllocationKey, ConvertError> {
+    let queue = QueueId(0);
+    Ok(AllocationKey { queue, number })
+}
+
+const fn number(key: &AllocationKey) -> u32 {
+    key.number
+}
+
+fn own_allocations(mut record: QueueRecord) -> Result<QueueRecord, ConvertError> {
+    for allocation in &mut record.allocations {
+        allocation.key.queue = record.id;
+    }
+    Ok(record)
+}
+
+/// A text of the server itself, which may contain long answers of a batch system.
+fn any_text(_: &str, found: String) -> Result<Box<str>, ConvertError> {
+    Ok(found.into())
 }
 
 fn worker_time_limit(params: QueueParams) -> Result<QueueParams, ConvertError> {

@@ -1,7 +1,8 @@
 //! Answers to requests about queues and allocations.
 
-use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 
 use hq_core::autoalloc::{Allocation, AutoallocState, Queue, QueueState, Reason};
 use hq_core::id::QueueId;
@@ -9,47 +10,48 @@ use hq_core::refusal::Refusal;
 use hq_core::time::Now;
 use hq_protocol::client::{self, alloc_allocation, alloc_reply, reply::Reply};
 
-use super::dirs::Dirs;
-use super::record::QueueShell;
-use super::{reply, script};
+use super::reply;
 
 /// The data for answers.
 pub(super) struct AnswerContext<'a> {
     pub(super) state: &'a AutoallocState,
-    pub(super) queues: &'a BTreeMap<QueueId, QueueShell>,
-    pub(super) dirs: &'a Dirs,
     pub(super) now: Now,
+}
+
+/// Returns the directory of an allocation.
+pub(super) fn path_of(allocation: &Allocation) -> PathBuf {
+    OsStr::from_bytes(&allocation.record().dir).into()
 }
 
 impl AnswerContext<'_> {
     /// Lists all queues.
     pub(super) fn queues(&self) -> Reply {
         let queues = self.state.queues();
-        let queues = queues.filter_map(|queue| self.queue(queue)).collect();
+        let queues = queues.map(|queue| self.queue(queue)).collect();
         reply(alloc_reply::Reply::Queues(client::AllocQueues { queues }))
     }
 
-    fn queue(&self, queue: &Queue) -> Option<client::AllocQueue> {
-        let shell = self.queues.get(&queue.id())?;
-        let mut spec = client::AllocQueueSpec::from(&*shell.params);
+    fn queue(&self, queue: &Queue) -> client::AllocQueue {
+        let params = queue.params();
+        let mut spec = client::AllocQueueSpec::from(&**params);
         spec.system = Some(client::AllocSystem {
-            name: shell.params.system.name.to_string(),
-            manager: shell.params.system.manager.to_string(),
+            name: params.system.name.to_string(),
+            manager: params.system.manager.to_string(),
             ..client::AllocSystem::default()
         });
         let reason = self.state.reason(self.now, queue.id());
         let kind = reason.as_ref().map(Reason::kind);
-        Some(client::AllocQueue {
+        client::AllocQueue {
             id: queue.id().as_u32(),
             is_paused: queue.state() == QueueState::Paused,
             spec: Some(spec),
-            known_resources: shell.known.as_ref().map(Into::into),
+            known_resources: queue.known_resources().map(|known| (&**known).into()),
             reason: reason.map(|reason| reason.to_string()).unwrap_or_default(),
             reason_kind: kind
                 .map_or(client::AllocReason::Unspecified, Into::into)
                 .into(),
-            worker_args: script::worker_args(&shell.params),
-        })
+            worker_args: params.visible_args(),
+        }
     }
 
     fn reason(&self, queue: QueueId) -> String {
@@ -74,11 +76,10 @@ impl AnswerContext<'_> {
     /// a job.
     fn allocation(&self, allocation: &Allocation) -> Option<client::AllocAllocation> {
         let record = allocation.record();
-        let dir = self.dirs.get(record.key).unwrap_or("".as_ref());
         Some(client::AllocAllocation {
             id: allocation.job_id()?.to_owned(),
             state: alloc_allocation::State::from(record.state).into(),
-            work_dir: dir.as_os_str().as_bytes().to_vec().into(),
+            work_dir: record.dir.to_vec().into(),
             workers: record.workers,
             queued_unix_ns: record.queued_at.0,
             started_unix_ns: record.started_at.map(|at| at.0),
@@ -92,10 +93,10 @@ impl AnswerContext<'_> {
         let mut allocations = self.state.queues().flat_map(Queue::allocations);
         let is_asked = |a: &Allocation| a.job() == Some(job) || a.job_id() == Some(job);
         let found = allocations.find(|allocation| is_asked(allocation));
-        match found.and_then(|allocation| self.dirs.get(allocation.key())) {
-            Some(dir) => {
-                let bytes = dir.as_os_str().as_bytes().to_vec();
-                reply(alloc_reply::Reply::LogDir(bytes.into()))
+        match found {
+            Some(found) => {
+                let dir = found.record().dir.to_vec();
+                reply(alloc_reply::Reply::LogDir(dir.into()))
             }
             None => Refusal::not_found(format!("Allocation {job} not found")).into(),
         }

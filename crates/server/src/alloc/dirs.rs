@@ -1,10 +1,10 @@
 //! Creates the directories of allocations, keeps them for a while, and removes them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
-
-use hq_core::id::AllocationKey;
 
 /// The maximum number of directories that are kept for ended allocations, across all queues.
 const KEPT_MAX: usize = 20;
@@ -46,57 +46,25 @@ pub(super) fn last_line(path: &Path) -> Option<String> {
     )
 }
 
-/// The directories of one server.
-#[derive(Debug)]
-pub(super) struct Dirs {
-    root: PathBuf,
-    known: BTreeMap<AllocationKey, PathBuf>,
-    /// The ended allocations, oldest first.
-    over: VecDeque<AllocationKey>,
-}
+/// The directories of the last ended allocations, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Dirs(VecDeque<Box<[u8]>>);
 
 impl Dirs {
-    /// Creates an empty set of directories below the instance directory.
-    pub(super) fn new(instance: &Path) -> Self {
-        Self {
-            root: instance.join("autoalloc"),
-            known: BTreeMap::new(),
-            over: VecDeque::new(),
+    /// Notes the directory of an ended allocation. Returns the directories to remove.
+    pub(super) fn retire(&mut self, dir: Box<[u8]>) -> Vec<PathBuf> {
+        if !self.0.contains(&dir) {
+            self.0.push_back(dir);
         }
+        let surplus = self.0.len().saturating_sub(KEPT_MAX);
+        let oldest = self.0.drain(..surplus);
+        oldest.map(|dir| OsStr::from_bytes(&dir).into()).collect()
     }
+}
 
-    /// Returns the path for an allocation's directory, which need not exist.
-    pub(super) fn assign(&mut self, key: AllocationKey, queue_name: Option<&str>) -> PathBuf {
-        let queue = match queue_name {
-            Some(name) => format!("{}-{name}", key.queue),
-            None => key.queue.to_string(),
-        };
-        let dir = self.root.join(queue).join(format!("{:03}", key.number));
-        self.known.insert(key, dir.clone());
-        dir
-    }
-
-    /// Records the directory of an allocation from an earlier run.
-    pub(super) fn restore(&mut self, key: AllocationKey, dir: PathBuf) {
-        self.known.insert(key, dir);
-    }
-
-    /// Returns the directory of an allocation.
-    pub(super) fn get(&self, key: AllocationKey) -> Option<&Path> {
-        self.known.get(&key).map(PathBuf::as_path)
-    }
-
-    /// Marks an allocation as ended. Returns the directories to remove.
-    pub(super) fn retire(&mut self, key: AllocationKey) -> Vec<PathBuf> {
-        if self.known.contains_key(&key) && !self.over.contains(&key) {
-            self.over.push_back(key);
-        }
-        let surplus = self.over.len().saturating_sub(KEPT_MAX);
-        let oldest = self.over.drain(..surplus);
-        oldest
-            .filter_map(|oldest| self.known.get(&oldest).cloned())
-            .collect()
-    }
+/// Returns the directory that contains those of a server's queues.
+pub(super) fn of_server(instance: &Path) -> PathBuf {
+    instance.join("autoalloc")
 }
 
 /// Writes the script to an allocation's directory.
@@ -175,14 +143,6 @@ pub(super) async fn remove(dirs: Vec<PathBuf>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hq_core::id::QueueId;
-
-    fn key(number: u32) -> AllocationKey {
-        AllocationKey {
-            queue: QueueId(3),
-            number,
-        }
-    }
 
     #[test]
     fn outputs_of_the_user_are_linked_but_never_in_a_circle() {
@@ -204,18 +164,6 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_named_after_queue_and_number() {
-        let mut dirs = Dirs::new(Path::new("/s/001"));
-        assert_eq!(
-            dirs.assign(key(1), None),
-            Path::new("/s/001/autoalloc/3/001")
-        );
-        let named = dirs.assign(key(1_000), Some("foo"));
-        assert_eq!(named, Path::new("/s/001/autoalloc/3-foo/1000"));
-        assert_eq!(dirs.get(key(1_000)), Some(&*named));
-    }
-
-    #[test]
     fn the_last_line_says_why() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join(STDERR);
@@ -234,14 +182,12 @@ mod tests {
 
     #[test]
     fn twenty_directories_of_the_past_are_kept() {
-        let mut dirs = Dirs::new(Path::new("/s/001"));
+        let mut dirs = Dirs::default();
+        let dir = |number: u32| format!("/s/{number}").into_bytes().into();
         for number in 1..=20 {
-            dirs.assign(key(number), None);
-            assert_eq!(dirs.retire(key(number)), Vec::<PathBuf>::new());
+            assert_eq!(dirs.retire(dir(number)), Vec::<PathBuf>::new());
         }
-        dirs.assign(key(21), None);
-        let removed = dirs.retire(key(21));
-        assert_eq!(removed, [Path::new("/s/001/autoalloc/3/001")]);
-        assert!(dirs.retire(key(21)).is_empty());
+        assert_eq!(dirs.retire(dir(21)), [Path::new("/s/1")]);
+        assert!(dirs.retire(dir(21)).is_empty());
     }
 }

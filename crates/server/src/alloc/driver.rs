@@ -1,53 +1,42 @@
 //! The task that owns the state of automatic allocation: it passes inputs to the state and carries
 //! out the effects.
 
-use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::autoalloc::{
-    AllocationEvent, AutoallocState, Effect, Input, Level, Limits, SubmitOutcome,
-};
+use hq_core::autoalloc::{AutoallocState, Effect, Input, Level, Limits, QueueRecord};
 use hq_core::batch::{QueueParams, job_parts};
-use hq_core::id::{AllocationKey, QueueId, WorkerId};
+use hq_core::id::{AllocationKey, QueueId};
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::demand::WorkerKind;
 use hq_core::server_state::{AllocationChange, ChangeKind};
-use hq_core::time::Now;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
 use hq_protocol::convert::AllocRequest;
+use hq_protocol::{ConvertError, Message as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::answer::AnswerContext;
+use super::answer::{AnswerContext, path_of};
 use super::dirs::{self, Dirs};
-use super::hosts::Hosts;
-use super::record::QueueShell;
 use super::work::{self, BatchCommands, QueriedAllocation};
-use super::{AllocMessage, NewsReceiver, OwnJobs, WorkerNews, record, reply};
+use super::{AllocMessage, NewsReceiver, OwnJobs, WorkerNews, reply};
 use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event};
 
 /// How long a shutdown waits for submissions in progress.
 const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum number of remembered workers whose allocation is not known to any queue.
-const EARLY_MAX: usize = 1_024;
 /// How long a shutdown waits for the last changes to be stored.
 const LAST_STORE_TIMEOUT: Duration = Duration::from_secs(6);
 
 pub(super) struct Driver {
     state: AutoallocState,
-    queues: BTreeMap<QueueId, QueueShell>,
     own: OwnJobs,
     /// The worker kinds that the core knows.
     offered: Vec<WorkerKind>,
     dirs: Dirs,
-    hosts: Hosts,
-    /// The workers that connected before any queue knew their allocation. The answer of the batch
-    /// system may still be on its way.
-    early: Vec<(Box<str>, WorkerId, Arc<WorkerConfig>)>,
     clock: Clock,
     core: CoreHandle,
     commands: Arc<BatchCommands>,
@@ -62,13 +51,10 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(core: CoreHandle, instance: &Path, limits: Limits, own: OwnJobs) -> Self {
         Self {
-            state: AutoallocState::new(limits),
-            queues: BTreeMap::new(),
+            state: AutoallocState::new(limits, dirs::of_server(instance).as_os_str().as_bytes()),
             own,
             offered: Vec::new(),
-            dirs: Dirs::new(instance),
-            hosts: Hosts::default(),
-            early: Vec::new(),
+            dirs: Dirs::default(),
             clock: Clock::new(),
             core,
             commands: Arc::new(BatchCommands::new(instance)),
@@ -84,24 +70,18 @@ impl Driver {
         for (id, record) in stored {
             self.state.restore_last_queue(id.0);
             let Some(bytes) = record else { continue };
-            let restored = match record::decode(&bytes) {
-                Ok(restored) => restored,
+            match decode(&bytes) {
+                Ok(record) => self.state.restore_queue(self.clock.now(), record),
                 Err(error) => {
                     tracing::error!("Allocation queue {id} cannot be restored: {error}");
-                    continue;
                 }
-            };
-            for (key, dir) in restored.dirs {
-                self.dirs.restore(key, dir);
             }
-            self.queues.insert(id, restored.shell);
-            self.state.restore_queue(self.clock.now(), restored.record);
         }
         self.note_own();
         for queue in self.state.queues() {
             for allocation in queue.allocations().filter(|a| !a.may_be_alive()) {
                 // The directories are within the limit, so none is removed.
-                let _ = self.dirs.retire(allocation.key());
+                let _ = self.dirs.retire(allocation.record().dir.clone());
             }
         }
     }
@@ -148,54 +128,7 @@ impl Driver {
 
     async fn on_done(&mut self, inputs: Vec<Input>) {
         for input in inputs {
-            let mut submission = None;
-            if let Input::Submitted(
-                key,
-                SubmitOutcome::Refused(_) | SubmitOutcome::Unreachable(_),
-            )
-            | Input::Looked(key, _) = &input
-            {
-                submission = Some(*key);
-            }
             self.apply(input).await;
-            self.note_early();
-            // A rejected submission leaves nothing but its directory.
-            let is_gone = |key: &AllocationKey| {
-                let queue = self.state.queue(key.queue);
-                queue.is_none_or(|queue| queue.allocations().all(|a| a.key() != *key))
-            };
-            if let Some(key) = submission.filter(is_gone) {
-                self.retire_dir(key);
-            }
-        }
-    }
-
-    /// Records the resources of an allocation's worker. Returns `false` if no queue knows the
-    /// allocation.
-    fn note_worker(&mut self, job: &str, worker: WorkerId, config: &WorkerConfig) -> bool {
-        let Some(id) = self.state.find_job(job).map(|key| key.queue) else {
-            return false;
-        };
-        if let Some(shell) = self.queues.get_mut(&id) {
-            shell.known = Some(config.resources.clone());
-        }
-        if self.hosts.connected(id, job, worker, &config.hostname) {
-            tracing::warn!(
-                "Several workers of allocation {} of queue {id} are on {}: a task on several nodes gets that host \
-                 more than once. Ask for different nodes, on PBS with `-- -l place=scatter:excl`",
-                job_parts(job).0,
-                config.hostname
-            );
-        }
-        true
-    }
-
-    /// Records the resources of workers that connected before their allocation was known.
-    fn note_early(&mut self) {
-        for (job, worker, config) in std::mem::take(&mut self.early) {
-            if !self.note_worker(&job, worker, &config) {
-                self.early.push((job, worker, config));
-            }
         }
     }
 
@@ -203,17 +136,10 @@ impl Driver {
         match news {
             WorkerNews::Connected(worker, config) => {
                 let Some(job) = job_of(&config) else { return };
-                if !self.note_worker(&job, worker, &config) && self.early.len() < EARLY_MAX {
-                    self.early.push((job.clone(), worker, Arc::clone(&config)));
-                }
-                let units = |item: &hq_core::resource::descriptor::ResourceItem| {
-                    (item.name.clone(), item.kind.total().0)
-                };
                 self.apply(Input::WorkerConnected {
-                    job: job.clone(),
+                    job,
                     worker,
-                    resources: config.resources.items.iter().map(units).collect(),
-                    lifetime: config.time_limit,
+                    config,
                 })
                 .await;
             }
@@ -225,8 +151,6 @@ impl Driver {
                 used,
             } => {
                 let Some(job) = job_of(&config) else { return };
-                self.hosts.lost(&job, worker);
-                self.early.retain(|(_, early, _)| *early != worker);
                 self.apply(Input::WorkerLost {
                     job,
                     worker,
@@ -260,9 +184,9 @@ impl Driver {
                 });
                 return;
             }
-            AllocRequest::List => self.known(now).queues(),
-            AllocRequest::Info(queue) => self.known(now).allocations(queue),
-            AllocRequest::Log(job) => self.known(now).log_dir(&job),
+            AllocRequest::List => self.known().queues(),
+            AllocRequest::Info(queue) => self.known().allocations(queue),
+            AllocRequest::Log(job) => self.known().log_dir(&job),
             AllocRequest::Remove { queue, force } => {
                 let mut effects = Vec::new();
                 match self.state.remove_queue(now, queue, force, &mut effects) {
@@ -313,12 +237,10 @@ impl Driver {
     }
 
     /// Returns the data that answers are made from.
-    fn known(&self, now: Now) -> AnswerContext<'_> {
+    fn known(&self) -> AnswerContext<'_> {
         AnswerContext {
             state: &self.state,
-            queues: &self.queues,
-            dirs: &self.dirs,
-            now,
+            now: self.clock.now(),
         }
     }
 
@@ -330,38 +252,20 @@ impl Driver {
 
     /// Returns the stored form of a queue.
     fn stored(&self, id: QueueId) -> AllocationChange {
-        let known = self.state.record(id).zip(self.queues.get(&id));
-        let record = known.map(|(record, shell)| record::encode(&record, shell, &self.dirs).into());
+        let record = self.state.record(id).map(Box::new);
         AllocationChange::QueueStored { queue: id, record }
     }
 
     async fn add(&mut self, params: QueueParams) -> Reply {
-        let id = self
-            .state
-            .add_queue(self.clock.now(), record::spec(&params));
-        let created = AllocationChange::QueueCreated {
-            queue: id,
-            params: record::params_json(&params).into(),
-        };
-        let shell = QueueShell {
-            params: Arc::new(params),
-            known: None,
-        };
-        self.queues.insert(id, shell);
+        let params = Arc::new(params);
+        let id = self.state.add_queue(self.clock.now(), params.clone());
+        let created = AllocationChange::QueueCreated { queue: id, params };
         self.persist(vec![created]).await;
         self.carry_out(vec![Effect::Changed(id)]).await;
         reply(alloc_reply::Reply::Added(id.as_u32()))
     }
 
     async fn carry_out(&mut self, effects: Vec<Effect>) {
-        // The directory of a submission must be among the stored ones before it is submitted.
-        for effect in &effects {
-            if let Effect::Submit { key, .. } = effect
-                && let Some(shell) = self.queues.get(&key.queue)
-            {
-                self.dirs.assign(*key, shell.params.name.as_deref());
-            }
-        }
         self.persist_all(&effects).await;
         self.report_offers().await;
         for effect in effects {
@@ -378,36 +282,38 @@ impl Driver {
                 }
                 Effect::Submit { key, workers } => self.submit(key, workers).await,
                 Effect::Look(key) => {
-                    let Some(params) = self.params(key.queue) else {
+                    let Some((params, asked)) = self.asked(key, "") else {
                         continue;
                     };
-                    let asked = self.asked(key, "");
                     self.jobs.spawn(async move {
                         vec![Input::Looked(key, work::look(&params, &asked).await)]
                     });
                 }
-                Effect::Poll { queue, jobs } => {
-                    let Some(params) = self.params(queue) else {
+                Effect::Poll { jobs, .. } => {
+                    let asked = jobs.iter().filter_map(|(key, job)| self.asked(*key, job));
+                    let (params, jobs): (Vec<_>, Vec<_>) = asked.unzip();
+                    let Some(params) = params.into_iter().next() else {
                         continue;
                     };
-                    let jobs = jobs
-                        .iter()
-                        .map(|(key, job)| self.asked(*key, job))
-                        .collect();
                     self.jobs
                         .spawn(async move { work::poll(&params, jobs).await });
                 }
                 Effect::Cancel { key, job } => {
-                    let Some(params) = self.params(key.queue) else {
+                    let Some((params, asked)) = self.asked(key, &job) else {
                         continue;
                     };
-                    let asked = self.asked(key, &job);
                     self.jobs.spawn(async move {
                         let result = work::cancel(&params, &asked).await;
                         vec![Input::Canceled(key, result)]
                     });
                 }
-                Effect::Event(event) => self.on_event(&event),
+                Effect::Event(event) => tracing::debug!(?event, "allocation"),
+                Effect::Retire(dir) => {
+                    let surplus = self.dirs.retire(dir);
+                    if !surplus.is_empty() {
+                        self.trials.spawn(dirs::remove(surplus));
+                    }
+                }
                 // Already stored above.
                 Effect::Changed(_) => {}
                 Effect::Tell(Level::Info, text) => tracing::info!("{text}"),
@@ -431,10 +337,9 @@ impl Driver {
 
     /// Submits an allocation once all its data is stored.
     async fn submit(&mut self, key: AllocationKey, workers: u32) {
-        let (Some(params), Some(dir)) = (self.params(key.queue), self.dirs.get(key)) else {
+        let Some((params, asked)) = self.asked(key, "") else {
             return;
         };
-        let dir = dir.to_path_buf();
         let Some(stored) = self.persist(Vec::new()).await else {
             return;
         };
@@ -446,7 +351,7 @@ impl Driver {
             let avoided = core.query(|view| view.state.nodes_to_avoid(view.now.wall));
             let excluded = avoided.await.unwrap_or_default().join(",");
             let outcome = commands
-                .submit(&params, key, workers, (&dir, &excluded))
+                .submit(&params, key, workers, (&asked.dir, &excluded))
                 .await;
             vec![Input::Submitted(key, outcome)]
         });
@@ -467,6 +372,7 @@ impl Driver {
                 | Effect::Look(_)
                 | Effect::Poll { .. }
                 | Effect::Cancel { .. }
+                | Effect::Retire(_)
                 | Effect::Tell(..) => {}
             }
         }
@@ -486,35 +392,20 @@ impl Driver {
             .set(alive.map(|a| a.job_id().map(Into::into)).collect());
     }
 
-    fn on_event(&mut self, event: &AllocationEvent) {
-        tracing::debug!(?event, "allocation");
-        if let AllocationEvent::Finished { key, .. } = event {
-            self.retire_dir(*key);
-        }
-    }
-
-    fn retire_dir(&mut self, key: AllocationKey) {
-        let surplus = self.dirs.retire(key);
-        if !surplus.is_empty() {
-            self.trials.spawn(dirs::remove(surplus));
-        }
-    }
-
-    /// Returns an allocation in the form that commands of its batch system need.
-    fn asked(&self, key: AllocationKey, job: &str) -> QueriedAllocation {
-        QueriedAllocation {
+    /// Returns the parameters of an allocation's queue, and the allocation in the form that commands
+    /// of its batch system need.
+    fn asked(
+        &self,
+        key: AllocationKey,
+        job: &str,
+    ) -> Option<(Arc<QueueParams>, QueriedAllocation)> {
+        let (params, allocation) = self.state.allocation(key)?;
+        let asked = QueriedAllocation {
             key,
             job: job.into(),
-            dir: self
-                .dirs
-                .get(key)
-                .map(Path::to_path_buf)
-                .unwrap_or_default(),
-        }
-    }
-
-    fn params(&self, queue: QueueId) -> Option<Arc<QueueParams>> {
-        self.queues.get(&queue).map(|shell| shell.params.clone())
+            dir: path_of(allocation),
+        };
+        Some((params.clone(), asked))
     }
 
     /// Waits for submissions in progress, and cancels all allocations that may be alive unless they
@@ -536,8 +427,8 @@ impl Driver {
         }
         let unsure: Vec<AllocationKey> = self.state.unsure().collect();
         for key in unsure {
-            if let Some(params) = self.params(key.queue) {
-                let found = work::look(&params, &self.asked(key, "")).await;
+            if let Some((params, asked)) = self.asked(key, "") {
+                let found = work::look(&params, &asked).await;
                 self.apply(Input::Looked(key, found)).await;
             }
         }
@@ -560,10 +451,9 @@ impl Driver {
     async fn cancel_all(&mut self) {
         let mut cancels = JoinSet::new();
         for (key, job) in self.state.alive() {
-            let Some(params) = self.params(key.queue) else {
+            let Some((params, asked)) = self.asked(key, job) else {
                 continue;
             };
-            let asked = self.asked(key, job);
             cancels.spawn(async move {
                 let job = job_parts(&asked.job).0;
                 match work::cancel(&params, &asked).await {
@@ -614,4 +504,11 @@ fn done() -> Reply {
 fn no_queue(queue: QueueId, change: &str) -> Reply {
     let text = format!("Queue {queue} that should have been {change} was not found");
     Refusal::not_found(text).into()
+}
+
+fn decode(bytes: &[u8]) -> Result<QueueRecord, String> {
+    let message = client::AllocQueueRecord::decode(bytes).map_err(|_| "it is damaged")?;
+    message
+        .try_into()
+        .map_err(|error: ConvertError| error.to_string())
 }

@@ -140,7 +140,7 @@ impl Job<'_> {
             double_quoted(&params.system.manager),
             double_quoted(&self.server_dir.to_string_lossy()),
         );
-        for arg in worker_args(params) {
+        for arg in params.visible_args() {
             let _ = write!(text, " {arg}");
         }
         if let Some(stop) = &params.stop_command {
@@ -148,15 +148,6 @@ impl Job<'_> {
         }
         text
     }
-}
-
-/// Returns the visible arguments of the workers, quoted for a shell.
-pub(super) fn worker_args(params: &QueueParams) -> Vec<String> {
-    let mut args: Vec<String> = params.worker_args.iter().map(ToString::to_string).collect();
-    args.push("--time-limit".to_owned());
-    let limit = params.worker_time_limit.unwrap_or(params.time_limit);
-    args.push(double_quoted(&duration(limit)));
-    args
 }
 
 /// Formats a duration as `HH:MM:SS`. There may be more than 99 hours.

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::autoalloc::AllocationEvent;
+use hq_core::autoalloc::{AllocationEvent, QueueRecord};
 use hq_core::hardware::HardwareUsage;
 use hq_core::id::{AllocationKey, InstanceId, JobId, QueueId, TaskId, TaskKey};
 use hq_core::outcome::{LostReason, Outcome, Usage};
 use hq_core::range::IdArray;
 use hq_core::server_state::{AllocationChange, Change, ChangeKind, EndAwaited};
 use hq_core::task::{TaskEnd, TaskState};
-use hq_core::testing::worker_config;
+use hq_core::testing::{queue_params, worker_config};
+use hq_protocol::{Message as _, client};
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthContext, Authorization};
 
@@ -58,6 +59,19 @@ fn ended(task: u32, seconds: u64, outcome: Outcome) -> ChangeKind {
     }
 }
 
+fn queue_record(id: QueueId) -> QueueRecord {
+    QueueRecord {
+        id,
+        params: Arc::new(queue_params()),
+        paused: None,
+        known_resources: None,
+        last_number: 7,
+        allocations: Vec::new(),
+        failure: None,
+        is_removed: false,
+    }
+}
+
 /// Creates a history of job 1 with five tasks: task 1 finished after two seconds, 2 failed after
 /// five, 3 is running, 4 was canceled, and 5 is waiting. The history also contains a connected
 /// worker, an ended worker, and an ended allocation.
@@ -99,7 +113,7 @@ fn history() -> Connection {
         },
         ChangeKind::Allocation(AllocationChange::QueueStored {
             queue: key.queue,
-            record: Some(Box::from([1, 2])),
+            record: Some(Box::new(queue_record(key.queue))),
         }),
         allocation(AllocationEvent::Queued {
             key,
@@ -176,10 +190,9 @@ fn a_dashboard_reads_workers_allocations_and_events() {
     let running = ask(db, &run::running(END_NS));
     assert_eq!((running[0].worker, running[0].count), (1, 1));
     let queues = ask(db, &run::queues());
-    assert_eq!(
-        (queues[0].id, queues[0].record.as_deref()),
-        (3, Some(&[1, 2][..]))
-    );
+    let record = queues[0].record.as_deref().expect("it is stored");
+    let record = client::AllocQueueRecord::decode(record).expect("it can be read");
+    assert_eq!((queues[0].id, record.id, record.last_number), (3, 3, 7));
     let allocations = ask(db, &run::allocations(END_NS));
     assert_eq!(
         (&*allocations[0].id, allocations[0].worker_count),

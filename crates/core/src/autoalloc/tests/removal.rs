@@ -17,7 +17,7 @@ fn a_server_that_restarts_cancels_the_rest_of_a_removed_queue() {
             .is_ok()
     );
     let record = world.state.record(QUEUE).expect("it is kept");
-    world.state = AutoallocState::new(Limits::default());
+    world.state = AutoallocState::new(Limits::default(), b"");
     world.state.restore_queue(now, record);
     assert_eq!(world.state.queues().count(), 0);
     let mut effects = Vec::new();
@@ -39,7 +39,7 @@ fn a_server_that_restarts_cancels_the_rest_of_a_removed_queue() {
 fn a_queue_that_is_submitting_still_counts_with_what_it_has_asked_for() {
     let mut world = World::new(spec(4, 1, None));
     let now = world.now();
-    world.state.add_queue(now, spec(4, 1, None));
+    world.state.add_queue(now, spec(4, 1, None).into());
     world.apply(Input::Changed);
     world.expect_question();
     let second = QueueDemand {
@@ -71,7 +71,7 @@ fn an_allocation_that_runs_on_is_canceled_only_when_it_should_be() {
     // A restart cancels nothing.
     let mut world = runs_on();
     let record = world.state.record(QUEUE).expect("exists");
-    world.state = AutoallocState::new(Limits::default());
+    world.state = AutoallocState::new(Limits::default(), b"");
     world.state.restore_queue(world.now(), record);
     assert_eq!(cancels(&world.pass(1)), 0);
     // A removal does only with force.

@@ -148,7 +148,7 @@ impl<'a> World<'a> {
             rng: Rng(month.seed),
             now: 0,
             wall: 0,
-            state: Some(AutoallocState::new(limits())),
+            state: Some(AutoallocState::new(limits(), b"")),
             life: 0,
             stored: BTreeMap::new(),
             classes,
@@ -168,7 +168,7 @@ impl<'a> World<'a> {
         };
         for shape in &month.queues {
             let state = world.state.as_mut().expect("it is there");
-            let id = state.add_queue(Now::default(), spec(shape));
+            let id = state.add_queue(Now::default(), spec(shape).into());
             let record = state.queue(id).expect("just made").record();
             world.stored.insert(id, record);
         }
@@ -251,7 +251,7 @@ impl<'a> World<'a> {
                     self.at(self.now + SECOND / 10, Event::Store(life, record));
                 }
             }
-            Effect::Event(_) | Effect::Tell(..) => {}
+            Effect::Event(_) | Effect::Retire(_) | Effect::Tell(..) => {}
         }
     }
 
@@ -543,7 +543,7 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn come_back(&mut self) {
-        let mut state = AutoallocState::new(limits());
+        let mut state = AutoallocState::new(limits(), b"");
         for (id, record) in &self.stored {
             state.restore_last_queue(id.0);
             state.restore_queue(self.clock(), record.clone());
@@ -581,8 +581,10 @@ impl<'a> World<'a> {
         let input = Input::WorkerConnected {
             job: worker.job.to_string().into(),
             worker: WorkerId(id),
-            resources: [("cpus".into(), u64::from(worker.cpus) * UNITS)].into(),
-            lifetime: Some(Duration::from_nanos(worker.until.saturating_sub(self.now))),
+            config: batch_worker(
+                u64::from(worker.cpus) * UNITS,
+                Some(Duration::from_nanos(worker.until.saturating_sub(self.now))),
+            ),
         };
         self.apply(input);
         self.place();
