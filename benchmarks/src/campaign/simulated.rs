@@ -200,6 +200,7 @@ impl World {
                 | Effect::Reply(..)
                 | Effect::WatchUpdate(..)
                 | Effect::Notify(_)
+                | Effect::Allocate(_)
                 | Effect::DropWorker(_) => {}
             }
         }

@@ -447,6 +447,7 @@ impl Cluster {
             | Effect::Persist(_)
             | Effect::Free(_)
             | Effect::Notify(_)
+            | Effect::Allocate(_)
             | Effect::DropWorker(_) => {}
         }
     }

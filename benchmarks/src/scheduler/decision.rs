@@ -179,6 +179,7 @@ impl Decision {
                 | Effect::WatchUpdate(..)
                 | Effect::Persist(_)
                 | Effect::Notify(_)
+                | Effect::Allocate(_)
                 | Effect::Free(_)
                 | Effect::DropWorker(_) => {}
             }

@@ -33,7 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use allocation::{Allocation, AllocationRecord, AllocationState};
-pub use input::{AllocationEvent, Effect, Input, Level, LookupOutcome, Report, SubmitOutcome};
+pub use input::{
+    AllocationEvent, Effect, Input, Level, LookupOutcome, QueueCommand, Report, SubmitOutcome,
+};
 pub use queue::{Queue, QueueFailure, QueueRecord, QueueState};
 pub use reason::{Reason, ReasonKind};
 
@@ -42,6 +44,7 @@ use events::Loss;
 use crate::batch::QueueParams;
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::refusal::{Refusal, RefusalKind};
+use crate::scheduler::demand::WorkerKind;
 use crate::time::{Now, Time};
 use crate::worker_config::WorkerConfig;
 
@@ -69,35 +72,9 @@ impl Default for Limits {
     }
 }
 
-/// The reason why a queue was not removed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum RemoveError {
-    /// The queue does not exist.
-    #[error("Allocation queue not found")]
-    NotFound,
-    /// Some allocations of the queue are running.
-    #[error(
-        "Allocation queue has running jobs, so it will not be removed. Use `--force` if you want \
-         to remove the queue anyway"
-    )]
-    Running,
-}
-
-impl From<RemoveError> for Refusal {
-    fn from(error: RemoveError) -> Self {
-        let kind = match error {
-            RemoveError::NotFound => RefusalKind::NotFound,
-            RemoveError::Running => RefusalKind::Conflict,
-        };
-        Self::new(kind, error.to_string())
-    }
-}
-
 /// The maximum number of remembered workers with unknown jobs. Their job may turn out to be that of
 /// a submission with an unclear outcome.
 const STRAYS_MAX: usize = 1_024;
-/// The time after which an unanswered demand query is repeated.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait after the first event, to collect events that come with it.
 const SETTLE: Duration = Duration::from_millis(200);
 
@@ -105,7 +82,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 type StrayWorker = (WorkerId, Arc<WorkerConfig>);
 
 /// All queues of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct AutoallocState {
     limits: Limits,
     /// The directory that contains those of the queues.
@@ -115,8 +92,12 @@ pub struct AutoallocState {
     /// The time of the first unexamined event.
     dirty_since: Option<Time>,
     last_try: Option<Time>,
-    asked_at: Option<Time>,
     strays: BTreeMap<Box<str>, Vec<StrayWorker>>,
+    /// Whether the deadline or the worker kinds may have changed in this round.
+    is_touched: bool,
+    /// The next deadline at the end of the last round, and the worker kinds.
+    due: Option<Time>,
+    offered: Vec<WorkerKind>,
 }
 
 impl AutoallocState {
@@ -126,12 +107,7 @@ impl AutoallocState {
         Self {
             limits,
             dir: dir.into(),
-            queues: BTreeMap::new(),
-            last_queue: 0,
-            dirty_since: None,
-            last_try: None,
-            asked_at: None,
-            strays: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -140,6 +116,7 @@ impl AutoallocState {
         self.last_queue = self.last_queue.saturating_add(1);
         let id = QueueId(self.last_queue);
         self.queues.insert(id, Queue::new(id, params, &self.dir));
+        self.is_touched = true;
         self.note_change(now);
         id
     }
@@ -150,6 +127,7 @@ impl AutoallocState {
         self.last_queue = self.last_queue.max(record.id.0);
         let queue = Queue::restore(now, record, &self.dir);
         self.queues.insert(queue.id(), queue);
+        self.is_touched = true;
         self.note_change(now);
     }
 
@@ -162,26 +140,26 @@ impl AutoallocState {
     ///
     /// # Errors
     ///
-    /// Returns a [`RemoveError`]. In that case nothing has changed.
+    /// Returns the reason why nothing has changed.
     pub fn remove_queue(
         &mut self,
         now: Now,
         id: QueueId,
         force: bool,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), RemoveError> {
-        let queue = self.queue_mut(id).ok_or(RemoveError::NotFound)?;
+    ) -> Result<(), Refusal> {
+        let missing = || Refusal::not_found("Allocation queue not found");
+        let queue = self.queue_mut(id).ok_or_else(missing)?;
         if !force && queue.has_running() {
-            return Err(RemoveError::Running);
+            return Err(Refusal::new(
+                RefusalKind::Conflict,
+                "Allocation queue has running jobs, so it will not be removed. Use `--force` if you want to \
+                 remove the queue anyway",
+            ));
         }
         queue.retire(now, force, effects);
         self.purge();
         Ok(())
-    }
-
-    /// Ends an allocation that the stopping server has canceled, without counting a failure.
-    pub fn close(&mut self, now: Now, key: AllocationKey, effects: &mut Vec<Effect>) {
-        self.end(now, key, false, effects);
     }
 
     /// Stops submitting. Returns `false` if the queue does not exist.
@@ -224,6 +202,7 @@ impl AutoallocState {
     }
 
     fn queue_mut(&mut self, id: QueueId) -> Option<&mut Queue> {
+        self.is_touched = true;
         self.queues.get_mut(&id).filter(|queue| !queue.is_retired())
     }
 
@@ -246,6 +225,17 @@ impl AutoallocState {
         let known = all.filter(|a| a.fit(job) > 0);
         let best = known.max_by_key(|a| (a.fit(job), a.may_be_alive(), a.record().queued_at));
         best.map(Allocation::key)
+    }
+
+    /// Returns whether this may be the batch job of an allocation. A worker may register before the
+    /// answer to the submission of its job has arrived.
+    #[must_use]
+    pub fn may_own(&self, id: &str) -> bool {
+        let mut alive = self
+            .queues()
+            .flat_map(Queue::allocations)
+            .filter(|allocation| allocation.may_be_alive());
+        alive.any(|allocation| allocation.job_id().is_none_or(|own| own == id))
     }
 
     /// Returns the allocations for which a job may or may not exist, for example to search for it
@@ -276,8 +266,17 @@ impl AutoallocState {
         self.queue(id).map(|queue| queue.reason(now.mono))
     }
 
-    /// Applies one input. Appends effects in the order they have to be carried out.
+    /// Applies one input and carries out what is due. The server has rounds of several inputs.
+    #[cfg(any(test, feature = "testing"))]
     pub fn apply(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        self.note(now, input, effects);
+        self.act(now, effects);
+        self.finish_round();
+    }
+
+    /// Applies one input. Appends effects in the order they have to be carried out.
+    pub(crate) fn note(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        self.is_touched = true;
         match input {
             Input::Changed => self.note_change(now),
             Input::Timer => {}
@@ -286,6 +285,7 @@ impl AutoallocState {
             Input::Looked(key, outcome) => self.on_looked(now, key, outcome, effects),
             Input::Reported(key, report) => self.on_report(now, key, report, effects),
             Input::Canceled(key, result) => self.on_canceled(now, key, result, effects),
+            Input::Closed(key) => self.end(now, key, false, effects),
             Input::WorkerConnected {
                 job,
                 worker,
@@ -311,8 +311,40 @@ impl AutoallocState {
                 );
             }
         }
-        self.on_time(now, effects);
+    }
+
+    /// Carries out what is due.
+    pub(crate) fn act(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        self.is_touched |= self.due.is_some_and(|due| due <= now.mono);
+        if !self.is_touched {
+            return;
+        }
+        let refresh = self.limits.refresh;
+        for queue in self.queues.values_mut() {
+            queue.on_time(now, refresh, effects);
+        }
+        if self.next_try().is_some_and(|due| due <= now.mono) {
+            self.ask_demand(now, effects);
+        }
+    }
+
+    /// Ends a round of inputs. Returns the worker kinds if they have changed.
+    pub(crate) fn finish_round(&mut self) -> Option<Vec<WorkerKind>> {
+        if !std::mem::take(&mut self.is_touched) {
+            return None;
+        }
         self.purge();
+        self.due = self.next_deadline();
+        let kinds = self.worker_kinds();
+        (kinds != self.offered).then(|| {
+            self.offered.clone_from(&kinds);
+            kinds
+        })
+    }
+
+    /// Returns [`Self::next_deadline`] as of the end of the last round.
+    pub(crate) const fn due(&self) -> Option<Time> {
+        self.due
     }
 
     /// Returns when the next [`Input::Timer`] is due.
@@ -322,7 +354,9 @@ impl AutoallocState {
         [of_queues, self.next_try()].into_iter().flatten().min()
     }
 
-    fn note_change(&mut self, now: Now) {
+    /// Notes that tasks were submitted, or that the workers changed.
+    pub(crate) fn note_change(&mut self, now: Now) {
+        self.is_touched |= self.dirty_since.is_none();
         self.dirty_since.get_or_insert(now.mono);
     }
 
@@ -330,9 +364,6 @@ impl AutoallocState {
     fn next_try(&self) -> Option<Time> {
         self.queues()
             .find(|queue| queue.state() == QueueState::Active)?;
-        if let Some(asked) = self.asked_at {
-            return Some(asked + ANSWER_TIMEOUT);
-        }
         let settle = SETTLE.min(self.limits.tick);
         let Some(last) = self.last_try else {
             return Some(self.dirty_since.unwrap_or_default() + settle);
@@ -341,16 +372,6 @@ impl AutoallocState {
             Some(since) => (last + self.limits.tick).max(since + settle),
             None => last + self.limits.schedule_delay,
         })
-    }
-
-    fn on_time(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        let refresh = self.limits.refresh;
-        for queue in self.queues.values_mut() {
-            queue.on_time(now, refresh, effects);
-        }
-        if self.next_try().is_some_and(|due| due <= now.mono) {
-            self.ask_demand(now, effects);
-        }
     }
 
     /// Drops removed queues whose allocations have all ended.

@@ -9,6 +9,7 @@
 //! Late, duplicate, unknown and impossible messages are legal inputs. They are ignored and counted.
 
 mod after;
+mod allocate;
 mod asks;
 mod assign;
 mod attach;
@@ -45,7 +46,7 @@ mod sweep;
 mod triggers;
 mod worker_events;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[cfg(test)]
 use std::sync::Arc;
 
@@ -71,9 +72,10 @@ pub use restore::{JobRecord, RestoreError, StoredWorker};
 pub use submit_key::SubmitKey;
 pub use triggers::RoundSize;
 
+use crate::autoalloc::AutoallocState;
 use crate::bug;
 use crate::class::{Classes, QueueKey, VariantDemand};
-use crate::id::{JobId, WorkerId};
+use crate::id::{JobId, QueueId, WorkerId};
 #[cfg(any(test, feature = "testing"))]
 use crate::job::TaskSlot;
 use crate::job::{Job, Jobs, TaskAt};
@@ -116,6 +118,12 @@ pub struct ServerState {
     offers: Offers,
     /// The submits that learn from their tasks.
     learning: Learning,
+    /// The queues of automatic allocation.
+    autoalloc: AutoallocState,
+    /// The queues that this round has to store.
+    changed_queues: BTreeSet<QueueId>,
+    /// [`Self::is_demand_partial`] at the end of the last round.
+    was_demand_partial: bool,
     ignored: Ignored,
     /// The workers that seem broken.
     suspicions: Suspicions,
@@ -237,15 +245,15 @@ impl ServerState {
         match input {
             Input::Request(request, command) => {
                 let reply = self.on_command(ctx, request, command);
-                ctx.reply(request, reply);
+                self.reply(ctx, request, reply);
             }
             Input::Submit(request, submission) => {
                 let reply = self.begin(ctx, request, Work::Submits(*submission));
-                ctx.reply(request, reply);
+                self.reply(ctx, request, reply);
             }
             Input::Resubmit(request, again) => {
                 let reply = self.resubmit(ctx, request, *again);
-                ctx.reply(request, reply);
+                self.reply(ctx, request, reply);
             }
             // Only watch requests live longer than their first answer.
             Input::RequestGone(request) => self.audience.remove(request),
@@ -265,9 +273,10 @@ impl ServerState {
                 attempts,
                 error,
             } => self.note_notified(ctx, key, (attempts, error)),
-            Input::QueueOffers(kinds) => {
-                self.offers.set_queues(kinds);
-                self.learning.note_offers(now.mono);
+            Input::Allocation(inputs) => {
+                for input in inputs {
+                    self.allocate(ctx, input);
+                }
             }
             Input::Ending { keep_workers } => self.on_ending(ctx, keep_workers),
             Input::Ended => self.give_up_leaving(ctx),
@@ -302,6 +311,7 @@ impl ServerState {
             self.follow_up(ctx);
             self.schedule(ctx);
         }
+        self.settle_queues(ctx);
         // This comes last, so that one update covers the whole batch.
         let changed = self.jobs.take_changed();
         self.audience.settle(ctx, &changed, &mut self.jobs);
@@ -318,6 +328,7 @@ impl ServerState {
             self.jobs.next_deadline(),
             self.suspicions.next_deadline(),
             self.learning_due(),
+            self.autoalloc.due().filter(|_| self.ending.is_none()),
             self.needed_due(),
         ]
         .into_iter()
@@ -497,6 +508,7 @@ impl ServerState {
             Command::ResubmitTasks { job, positions } => {
                 return self.resubmit(ctx, request, Again::positions(job, positions));
             }
+            Command::Queue(command) => Reply::Queue(self.change_queue(ctx, command)),
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),
             Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),
             Command::QuarantineWorkers { workers, span, why } => {
@@ -510,6 +522,14 @@ impl ServerState {
                 return None;
             }
         })
+    }
+
+    /// Answers a request, unless the answer follows later. Automatic allocation looks at new work.
+    fn reply(&mut self, ctx: &mut Ctx<'_>, request: RequestId, reply: Option<Reply>) {
+        if let Some(Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_)) = reply {
+            self.autoalloc.note_change(ctx.now);
+        }
+        ctx.emit_all(reply.map(|reply| Effect::Reply(request, reply)));
     }
 
     fn on_sweep(

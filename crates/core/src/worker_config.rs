@@ -59,6 +59,17 @@ pub struct Allocation {
     pub time_limit: Option<Duration>,
 }
 
+impl Allocation {
+    /// Returns the id of the job with its cluster; see [`crate::batch::job_parts`].
+    #[must_use]
+    pub fn job(&self) -> Box<str> {
+        match &self.cluster {
+            Some(cluster) => format!("{};{cluster}", self.id).into(),
+            None => self.id.clone(),
+        }
+    }
+}
+
 /// Whether a worker enforces the `mem` requests of tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MemoryLimits {

@@ -1,8 +1,8 @@
-//! Automatic allocation: carries out the decisions of [`hq_core::autoalloc`].
+//! Automatic allocation: carries out the decisions of [`hq_core::autoalloc`], which is a part of the
+//! core's state.
 //!
-//! One tokio task owns the state. It receives news about workers from the core's thread, asks the
-//! core for the demand, and runs the commands of batch systems, each in a tokio task with a time
-//! limit. It does not decide how many allocations to request.
+//! The core requests commands of batch systems. Each runs in a tokio task with a time limit, and its
+//! parsed answer is an input of the core. Nothing here decides how many allocations to request.
 
 mod answer;
 mod command;
@@ -12,176 +12,229 @@ mod parse;
 mod script;
 mod work;
 
-use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use hq_core::autoalloc::Limits;
-use hq_core::id::{QueueId, WorkerId};
+use hq_core::autoalloc::{AutoallocState, Input, Limits, QueueRecord};
+use hq_core::batch::{QueueParams, job_parts};
+use hq_core::id::{AllocationKey, QueueId};
 use hq_core::refusal::Refusal;
+use hq_core::server_state::{Command, ServerState};
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::client::{self, alloc_reply, reply::Reply};
 use hq_protocol::convert::AllocRequest;
-use tokio::sync::{Notify, mpsc, oneshot};
+use hq_protocol::{ConvertError, Message as _};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
-use crate::core_handle::CoreHandle;
+use crate::clock::Clock;
+use crate::core_handle::{CoreGone, CoreHandle, Event};
+pub(crate) use driver::{BatchRequests, BatchSender, requests};
+use work::{BatchCommands, QueriedAllocation};
 
-/// The maximum number of queued requests.
-const REQUEST_QUEUE_LEN: usize = 64;
 /// How long a worker in one of our allocations waits for a lost server when it has no tasks left.
 const SERVER_WAIT: Duration = Duration::from_secs(120);
 /// How long a server that is shutting down may spend canceling its allocations.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a shutdown waits for submissions in progress, and how often it checks them.
+const LAST_SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
+const LAST_SUBMIT_CHECK: Duration = Duration::from_millis(20);
 
-/// An event about a worker that runs inside a batch job.
-pub(crate) enum WorkerNews {
-    /// The worker has registered.
-    Connected(WorkerId, Arc<WorkerConfig>),
-    /// The worker is gone.
-    Lost {
-        worker: WorkerId,
-        config: Arc<WorkerConfig>,
-        crashed: bool,
-        lived: Duration,
-        used: bool,
-    },
-}
-
-/// The channel from the core's thread to automatic allocation. Sending never blocks.
-pub(crate) struct DemandNotifier {
-    changed: Arc<Notify>,
-    // The channel is unbounded, but it holds only two short items per worker.
-    workers: mpsc::UnboundedSender<WorkerNews>,
-}
-
-impl DemandNotifier {
-    /// Reports that tasks or workers may have changed.
-    pub(crate) fn changed(&self) {
-        self.changed.notify_one();
+/// Returns how long this worker waits for a lost server after its tasks have ended. The wait is
+/// zero in a batch job that this server did not submit, because only the user may end that job.
+pub(crate) fn server_wait(queues: &AutoallocState, config: &WorkerConfig) -> Duration {
+    let allocation = config.allocation.as_ref();
+    match allocation.is_some_and(|allocation| queues.may_own(&allocation.id)) {
+        true => SERVER_WAIT,
+        false => Duration::ZERO,
     }
-
-    /// Reports that a worker inside a batch job has registered or is gone.
-    pub(crate) fn worker(&self, news: WorkerNews) {
-        // This fails only while the server shuts down.
-        let _ = self.workers.send(news);
-    }
-}
-
-/// The receiving end of [`DemandNotifier`].
-pub(crate) struct NewsReceiver {
-    changed: Arc<Notify>,
-    workers: mpsc::UnboundedReceiver<WorkerNews>,
-}
-
-#[cfg(test)]
-impl NewsReceiver {
-    /// Waits until tasks or workers may have changed.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-}
-
-/// Creates both ends.
-pub(crate) fn news() -> (DemandNotifier, NewsReceiver) {
-    let changed = Arc::new(Notify::new());
-    let (tx, rx) = mpsc::unbounded_channel();
-    let news = DemandNotifier {
-        changed: changed.clone(),
-        workers: tx,
-    };
-    (
-        news,
-        NewsReceiver {
-            changed,
-            workers: rx,
-        },
-    )
-}
-
-/// The ids of batch jobs that contain, or may come to contain, this server's own workers. `None`
-/// stands for a submission whose id is not known yet.
-#[derive(Clone, Default)]
-pub(crate) struct OwnJobs(Arc<Mutex<BTreeSet<Option<Box<str>>>>>);
-
-impl OwnJobs {
-    /// Returns how long this worker waits for a lost server after its tasks have ended. The wait is
-    /// zero in a batch job that this server did not submit, because only the user may end that job.
-    /// A worker may register before the answer to the submission of its job has arrived.
-    pub(crate) fn server_wait(&self, config: &WorkerConfig) -> Duration {
-        let is_own = config.allocation.as_ref().is_some_and(|allocation| {
-            let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            jobs.contains(&None) || jobs.contains(&Some(allocation.id.clone()))
-        });
-        if is_own { SERVER_WAIT } else { Duration::ZERO }
-    }
-
-    fn set(&self, jobs: BTreeSet<Option<Box<str>>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = jobs;
-    }
-}
-
-enum AllocMessage {
-    Request(Box<AllocRequest>, oneshot::Sender<Reply>),
-    /// Stops automatic allocation. Contains whether to keep the allocations, and a channel that
-    /// reports completion.
-    Shutdown(bool, oneshot::Sender<()>),
 }
 
 /// A handle to automatic allocation.
 #[derive(Clone)]
 pub(crate) struct AllocHandle {
-    asks: mpsc::Sender<AllocMessage>,
-    own: OwnJobs,
+    core: CoreHandle,
+    commands: Arc<BatchCommands>,
 }
 
 impl AllocHandle {
-    /// Returns the batch jobs that this server's workers run in.
-    pub(crate) fn own_jobs(&self) -> OwnJobs {
-        self.own.clone()
+    pub(crate) fn new(core: CoreHandle, instance: &Path) -> Self {
+        Self {
+            core,
+            commands: Arc::new(BatchCommands::new(instance)),
+        }
+    }
+
+    /// Runs the requested commands until the future is dropped.
+    pub(crate) async fn run(self, requests: BatchRequests) {
+        let ended = |queues: &AutoallocState| {
+            let all = queues.queues().flat_map(|queue| queue.allocations());
+            let ended = all.filter(|allocation| !allocation.may_be_alive());
+            ended.map(|a| a.record().dir.clone()).collect()
+        };
+        let Ok(ended) = self.find(ended).await else {
+            return;
+        };
+        driver::run(self.core, self.commands, requests, ended).await;
     }
 
     /// Sends a request and returns the reply.
     pub(crate) async fn ask(&self, request: Box<AllocRequest>) -> Reply {
-        let (tx, rx) = oneshot::channel();
-        let sent = self.asks.send(AllocMessage::Request(request, tx)).await;
-        let gone = || Refusal::shutting_down().into();
-        if sent.is_err() {
-            return gone();
-        }
-        rx.await.unwrap_or_else(|_| gone())
+        let answer = match *request {
+            AllocRequest::Change(change) => {
+                let changed = self.core.command(Command::Queue(change)).await;
+                changed.map(|changed| match changed {
+                    Ok(changed) => client::Reply::from(&changed).reply,
+                    Err(refusal) => Some(refusal.into()),
+                })
+            }
+            AllocRequest::DryRun(params) => self.try_out(params).await.map(Some),
+            AllocRequest::List => self.core.query(|view| view.alloc_queues()).await.map(Some),
+            AllocRequest::Info(queue) => {
+                let found = self.core.query(move |view| view.allocations(queue));
+                found.await.map(Some)
+            }
+            AllocRequest::Log(job) => {
+                let found = self.core.query(move |view| view.log_dir(&job));
+                found.await.map(Some)
+            }
+        };
+        let answer = answer.ok().flatten();
+        answer.unwrap_or_else(|| Refusal::shutting_down().into())
     }
 
-    /// Stops automatic allocation and, unless `keep` is set, cancels all allocations. Returns when
-    /// that is done or has timed out.
-    pub(crate) async fn shutdown(&self, keep: bool) {
+    /// Submits an allocation as a test, even if the client disconnects.
+    async fn try_out(&self, params: Arc<QueueParams>) -> Result<Reply, CoreGone> {
         let (tx, rx) = oneshot::channel();
-        if self
-            .asks
-            .send(AllocMessage::Shutdown(keep, tx))
-            .await
-            .is_ok()
-            && tokio::time::timeout(SHUTDOWN_TIMEOUT, rx).await.is_err()
-        {
+        let commands = self.commands.clone();
+        tokio::spawn(async move {
+            let outcome = commands.try_out(&params).await;
+            let (answer, left) = match outcome {
+                Ok(()) => (reply(alloc_reply::Reply::Done(client::AllocDone {})), None),
+                // The client adds the prefix.
+                Err(failed) => (Refusal::failed(failed.text).bare().into(), failed.left),
+            };
+            // The client may have disconnected.
+            let _ = tx.send(answer);
+            if let Some(left) = left {
+                work::cancel_in_time(&params, &left).await;
+            }
+        });
+        rx.await.map_err(|_| CoreGone)
+    }
+
+    /// Reads the queues, even if they are not stored.
+    async fn find<T: Send + 'static>(
+        &self,
+        find: impl FnOnce(&AutoallocState) -> T + Send + 'static,
+    ) -> Result<T, CoreGone> {
+        let found = self.core.look(|view| find(view.state.queues()), |_| false);
+        found.await
+    }
+
+    /// Ends automatic allocation together with [`CoreHandle::end`] and, unless `keep` is set,
+    /// cancels all allocations. Returns when that is done or has timed out.
+    pub(crate) async fn shutdown(&self, keep: bool) {
+        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.end(keep));
+        if ended.await.is_err() {
             tracing::warn!("not all allocations could be canceled in time");
+        }
+    }
+
+    /// Waits for submissions in progress, and cancels all allocations that may be alive unless they
+    /// are kept.
+    async fn end(&self, keep: bool) -> Result<(), CoreGone> {
+        let submitted = async {
+            let is_allocating = || self.core.look(|view| view.state.is_allocating(), |_| false);
+            while is_allocating().await? {
+                tokio::time::sleep(LAST_SUBMIT_CHECK).await;
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(LAST_SUBMIT_TIMEOUT, submitted).await {
+            Ok(submitted) => submitted?,
+            Err(_) => {
+                tracing::warn!("a submission did not end; its allocation may be left behind");
+            }
+        }
+        let unsure = |queues: &AutoallocState| {
+            let unsure = queues
+                .unsure()
+                .filter_map(|key| driver::asked(queues, key, ""));
+            unsure.collect::<Vec<_>>()
+        };
+        for (params, asked) in self.find(unsure).await? {
+            let found = work::look(&params, &asked).await;
+            let found = Event::Allocation(vec![Input::Looked(asked.key, found)]);
+            self.core.send(found).await?;
+        }
+        if keep {
+            Ok(())
+        } else {
+            self.cancel_all().await
+        }
+    }
+
+    async fn cancel_all(&self) -> Result<(), CoreGone> {
+        let alive = |queues: &AutoallocState| {
+            let alive = queues.alive();
+            let alive = alive.filter_map(|(key, job)| driver::asked(queues, key, job));
+            alive.collect::<Vec<_>>()
+        };
+        let mut cancels = JoinSet::new();
+        for (params, asked) in self.find(alive).await? {
+            cancels.spawn(cancel(params, asked));
+        }
+        while let Some(canceled) = cancels.join_next().await {
+            if let Ok(Some(key)) = canceled {
+                let closed = Event::Allocation(vec![Input::Closed(key)]);
+                self.core.send(closed).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cancels an allocation. Returns `None` if that fails.
+async fn cancel(params: Arc<QueueParams>, asked: QueriedAllocation) -> Option<AllocationKey> {
+    let job = job_parts(&asked.job).0;
+    match work::cancel(&params, &asked).await {
+        Ok(()) => {
+            tracing::info!("Allocation {job} was removed");
+            Some(asked.key)
+        }
+        Err(text) => {
+            tracing::error!("Could not cancel allocation {job}: {text}");
+            None
         }
     }
 }
 
-/// Starts automatic allocation for the server of this instance directory, with the queues that an
-/// earlier run stored.
-pub(crate) fn start(
-    core: CoreHandle,
-    news: NewsReceiver,
+/// Restores the queues that an earlier run stored, for the server of this instance directory. The
+/// states of their allocations are requested immediately.
+pub(crate) fn restore(
+    state: &mut ServerState,
     instance: &Path,
     stored: Vec<(QueueId, Option<Vec<u8>>)>,
-) -> AllocHandle {
-    let (tx, rx) = mpsc::channel(REQUEST_QUEUE_LEN);
-    let own = OwnJobs::default();
-    let mut driver = driver::Driver::new(core, instance, limits(), own.clone());
-    driver.restore(stored);
-    tokio::spawn(driver.run(rx, news));
-    AllocHandle { asks: tx, own }
+) {
+    state.set_allocation(limits(), instance.join("autoalloc").as_os_str().as_bytes());
+    for (id, record) in stored {
+        let record = record.and_then(|bytes| {
+            let failed =
+                |error| tracing::error!("Allocation queue {id} cannot be restored: {error}");
+            decode(&bytes).map_err(failed).ok()
+        });
+        state.restore_queue(Clock::new().now(), id, record);
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<QueueRecord, String> {
+    let message = client::AllocQueueRecord::decode(bytes).map_err(|_| "it is damaged")?;
+    message
+        .try_into()
+        .map_err(|error: ConvertError| error.to_string())
 }
 
 /// Returns the limits that the environment sets.
@@ -209,34 +262,4 @@ fn variable(name: &str) -> Option<u64> {
 
 fn reply(reply: alloc_reply::Reply) -> Reply {
     Reply::Alloc(client::AllocReply { reply: Some(reply) })
-}
-
-#[cfg(test)]
-mod tests {
-    use hq_core::testing::worker_config;
-    use hq_core::worker_config::{Allocation, BatchSystem};
-
-    use super::*;
-
-    #[test]
-    fn workers_of_own_allocations_wait_for_the_server_also_before_sbatch_has_answered() {
-        let known = || Some("104".into());
-        for (jobs, in_allocation, wait) in [
-            (vec![Some("105".into())], true, SERVER_WAIT),
-            (vec![known(), None], true, SERVER_WAIT),
-            (vec![known()], true, Duration::ZERO),
-            (vec![None], false, Duration::ZERO),
-        ] {
-            let own = OwnJobs::default();
-            own.set(jobs.into_iter().collect());
-            let mut config = worker_config(1);
-            config.allocation = in_allocation.then(|| Allocation {
-                manager: BatchSystem::Slurm,
-                id: "105".into(),
-                cluster: None,
-                time_limit: None,
-            });
-            assert_eq!(own.server_wait(&config), wait);
-        }
-    }
 }

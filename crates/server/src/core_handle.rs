@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use crate::blocking_pool::BlockingPool;
 use crate::updates::{self, Details, UpdateReceiver, UpdateSender};
+use hq_core::autoalloc;
 use hq_core::id::WorkerId;
 use hq_core::job::Job;
 use hq_core::refusal::Refusal;
-use hq_core::scheduler::demand::WorkerKind;
 use hq_core::server_state::{
     Again, BodyEncoder, ChangeKind, Command, Input, LinkEnd, LinkId, NoticeKey, Reattach, Reply,
     RequestId, ServerState, Submission, WatchSpec, WorkerCommand, WorkerMessage, is_large,
@@ -77,8 +77,8 @@ pub(crate) enum Event {
     WorkerGone(WorkerId, LinkId, LinkEnd),
     /// The outcome of a notification: the number of attempts, and why delivery finally failed.
     Notified(NoticeKey, u32, Option<Box<str>>),
-    /// The resources of workers that automatic allocation can currently request.
-    QueueOffers(Vec<WorkerKind>),
+    /// Answers of batch systems.
+    Allocation(Vec<autoalloc::Input>),
     /// The server is shutting down. Contains whether the workers stay, and a channel that reports
     /// when all workers that should end have left.
     Ending(bool, oneshot::Sender<()>),
@@ -87,7 +87,7 @@ pub(crate) enum Event {
     Ended(oneshot::Sender<()>),
     /// The last changes cannot be stored in time. Requests that wait for them are rejected.
     GiveUp,
-    /// Changes of automatic allocation's own state, and a channel that reports their commit.
+    /// Changes that the core's state does not contain, and a channel that reports their commit.
     Persist(Vec<ChangeKind>, oneshot::Sender<()>),
 }
 
@@ -109,6 +109,8 @@ pub(crate) struct WorkerRegistration {
     pub(crate) link: LinkId,
     /// Whether the server recognized the worker.
     pub(crate) reattached: bool,
+    /// How long the worker waits for a lost server after its tasks have ended.
+    pub(crate) server_wait: Duration,
     /// The commands for the worker. The channel ends when the server wants to close the connection.
     pub(crate) commands: mpsc::Receiver<WorkerCommand>,
 }
@@ -289,6 +291,7 @@ impl CoreHandle {
             | Command::CancelJobs { .. }
             | Command::CancelTasks { .. }
             | Command::ForgetJobs { .. }
+            | Command::Queue(_)
             | Command::StopWorkers(_)
             | Command::DrainWorkers(_)
             | Command::QuarantineWorkers { .. }
@@ -438,7 +441,7 @@ impl CoreHandle {
             .await
     }
 
-    /// Stores changes of automatic allocation, in the order of the calls. The receiver completes
+    /// Stores changes that the core's state does not contain, in the order of the calls. The receiver completes
     /// when these and all earlier changes are on disk.
     pub(crate) async fn persist(
         &self,

@@ -26,7 +26,7 @@ use hq_core::worker::LinkEnd;
 use hq_store::{Health, Progress, StoreHandle};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::alloc::DemandNotifier;
+use crate::alloc::BatchSender;
 use crate::clock::Clock;
 use crate::core_handle::{
     CoreHandle, Event, Events, PendingRegistration, QueryFn, QueryResult, SendReply, View,
@@ -52,7 +52,7 @@ pub(crate) fn start(
     state: ServerState,
     store: Option<(StoreHandle, watch::Receiver<Progress>)>,
     failed: Arc<Notify>,
-    listeners: (Option<DemandNotifier>, Option<Outbox>),
+    listeners: (Option<BatchSender>, Option<Outbox>),
     stats: Stats,
 ) -> io::Result<(CoreHandle, std::thread::JoinHandle<()>)> {
     let (mut handle, mut events) = CoreHandle::new();
@@ -86,8 +86,6 @@ struct Core {
     /// Set when nothing is accepted any more.
     has_ended: bool,
     deferred: DeferredRegistrations,
-    /// Whether automatic allocation must soon ask for the demand again.
-    is_demand_partial: bool,
     /// Whether nothing has been applied since the last round.
     is_settled: bool,
     /// The effects of the inputs since the last round.
@@ -104,7 +102,7 @@ impl Core {
         state: ServerState,
         store: Option<(StoreHandle, watch::Receiver<Progress>)>,
         failed: Arc<Notify>,
-        listeners: (Option<DemandNotifier>, Option<Outbox>),
+        listeners: (Option<BatchSender>, Option<Outbox>),
         stats: Stats,
     ) -> Self {
         let gate = StoreGate::new(store, stats.commits.clone());
@@ -116,7 +114,6 @@ impl Core {
             left: None,
             has_ended: false,
             deferred: DeferredRegistrations::default(),
-            is_demand_partial: false,
             is_settled: false,
             effects: Vec::new(),
             turn: Turn::begin(),
@@ -255,12 +252,6 @@ impl Core {
             .note_unsent(unsent_since.map(|at| self.clock.time(at)));
         self.state.settle(now, &mut self.effects);
         self.stats.rounds.observe(start.elapsed());
-        let was_partial =
-            std::mem::replace(&mut self.is_demand_partial, self.state.is_demand_partial());
-        if was_partial && !self.is_demand_partial {
-            // The last demand reported to automatic allocation may have been incomplete.
-            self.delivery.notify_demand();
-        }
     }
 
     fn apply(&mut self, now: Now, input: Input) {
@@ -294,7 +285,7 @@ impl Core {
                 return 1;
             }
             Event::WorkerConnected(pending) => self.on_connected(pending),
-            Event::QueueOffers(kinds) => Input::QueueOffers(kinds),
+            Event::Allocation(inputs) => Input::Allocation(inputs),
             Event::Ending(keep_workers, left) => {
                 self.left = Some(left);
                 Input::Ending { keep_workers }
@@ -431,7 +422,7 @@ impl Core {
         Input::WorkerReattached(link, config, reattach)
     }
 
-    /// Stores changes of automatic allocation and reports their commit.
+    /// Stores changes that the core's state does not contain, and reports their commit.
     fn persist(&mut self, now: Now, changes: Vec<ChangeKind>, stored: oneshot::Sender<()>) {
         let at = now.wall;
         let changes = changes.into_iter().map(|kind| Change { at, kind });

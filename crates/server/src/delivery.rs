@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hq_core::id::WorkerId;
 use hq_core::refusal::Refusal;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::acknowledgements::Acknowledgements;
-use crate::alloc::{DemandNotifier, WorkerNews};
+use crate::alloc::{self, BatchSender};
 use crate::core_handle::{SendReply, WorkerRegistration};
 use crate::gate::{STALL, StoreGate};
 use crate::notify::Outbox;
@@ -66,8 +66,8 @@ pub(crate) struct Delivery {
     acknowledgements: Acknowledgements,
     /// The registered workers whose connections closed before the reply.
     abandoned: Vec<(WorkerId, LinkId)>,
-    /// Notifies automatic allocation about tasks and workers.
-    news: Option<DemandNotifier>,
+    /// Runs commands of batch systems. `None` in a server without ports.
+    batch: Option<BatchSender>,
     /// Sends notifications. `None` in a server without ports.
     outbox: Option<Outbox>,
     stats: Stats,
@@ -77,7 +77,7 @@ impl Delivery {
     pub(crate) fn new(
         gate: StoreGate<Outgoing>,
         failed: Arc<Notify>,
-        (news, outbox): (Option<DemandNotifier>, Option<Outbox>),
+        (batch, outbox): (Option<BatchSender>, Option<Outbox>),
         stats: Stats,
     ) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Delivery {
             workers: BTreeMap::new(),
             acknowledgements: Acknowledgements::default(),
             abandoned: Vec::new(),
-            news,
+            batch,
             outbox,
             stats,
         }
@@ -184,13 +184,6 @@ impl Delivery {
         queue.is_some_and(Option::is_some)
     }
 
-    /// Notifies automatic allocation that it has to ask for the demand again.
-    pub(crate) fn notify_demand(&self) {
-        if let Some(news) = &self.news {
-            news.changed();
-        }
-    }
-
     /// Stores external changes and reports their commit. `stored` is dropped if the server ends
     /// before the commit is known.
     pub(crate) fn store(
@@ -226,6 +219,7 @@ impl Delivery {
                 | Effect::Registered { .. }
                 | Effect::ToWorker(..)
                 | Effect::Notify(_)
+                | Effect::Allocate(_)
                 | Effect::DropWorker(..) => rest.push(effect),
             }
         }
@@ -263,8 +257,9 @@ impl Delivery {
                     }
                     continue;
                 }
-                Effect::Reply(_, ref reply) => self.notify_of_reply(reply),
-                Effect::Persist(_)
+                Effect::Reply(..)
+                | Effect::Allocate(_)
+                | Effect::Persist(_)
                 | Effect::Free(_)
                 | Effect::WatchUpdate(..)
                 | Effect::Registered { .. }
@@ -319,10 +314,10 @@ impl Delivery {
             "The journal has stored no change for {} s: its disk or file system hangs, or is very slow. The server answers queries from memory; changes wait",
             STALL.as_secs()
         );
-        self.notify_all_demand();
+        self.answer_looks();
     }
 
-    fn notify_all_demand(&mut self) {
+    fn answer_looks(&mut self) {
         for tell in std::mem::take(&mut self.looks).into_values() {
             tell();
         }
@@ -331,7 +326,7 @@ impl Delivery {
     /// Gives up the last changes when the server ends. Requests that wait for them are rejected.
     pub(crate) fn give_up(&mut self) {
         self.has_given_up = true;
-        self.notify_all_demand();
+        self.answer_looks();
         // Dropping these ends their receivers without a message.
         self.storing.clear();
         self.watches.clear();
@@ -440,10 +435,14 @@ impl Delivery {
                 let (tx, commands) = mpsc::channel(WORKER_QUEUE_LEN);
                 // An older connection of this worker ends with its queue.
                 self.workers.insert(id, (link, Some(tx)));
+                let worker = state.worker(id);
                 let registration = WorkerRegistration {
                     id,
                     link,
                     reattached,
+                    server_wait: worker.map_or(Duration::ZERO, |worker| {
+                        alloc::server_wait(state.queues(), &worker.config)
+                    }),
                     commands,
                 };
                 let reply = self.links.remove(&link);
@@ -451,7 +450,6 @@ impl Delivery {
                     self.abandoned.push((id, link));
                 }
                 tracing::info!(worker = %id, reattached, "worker registered");
-                self.notify_of_worker(state, id);
             }
             Effect::ToWorker(id, WorkerCommand::Acknowledge(seq)) => {
                 self.send_to_worker(id, WorkerCommand::Acknowledge(seq));
@@ -465,10 +463,14 @@ impl Delivery {
                     outbox.send(key);
                 }
             }
+            Effect::Allocate(effect) => {
+                if let Some(batch) = &self.batch {
+                    batch.send(state, effect);
+                }
+            }
             Effect::DropWorker(id) => {
                 self.workers.remove(&id);
                 tracing::info!(worker = %id, "worker gone");
-                self.notify_of_worker(state, id);
             }
             // These effects are handled when they are carried out.
             Effect::Persist(_) | Effect::Free(_) | Effect::WatchUpdate(..) => {}
@@ -482,41 +484,6 @@ impl Delivery {
         if is_cut_off(queue, command) {
             tracing::warn!(worker = %id, "a worker does not read its messages; its connection is dropped");
         }
-    }
-
-    /// Notifies automatic allocation about new work.
-    fn notify_of_reply(&self, reply: &Reply) {
-        let is_more = match reply {
-            Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_) => true,
-            Reply::Refused(_) | Reply::Jobs(_) | Reply::Forgotten { .. } | Reply::Workers(_) => {
-                false
-            }
-        };
-        if let Some(news) = self.news.as_ref().filter(|_| is_more) {
-            news.changed();
-        }
-    }
-
-    /// Notifies automatic allocation about a new or lost worker.
-    fn notify_of_worker(&self, state: &ServerState, id: WorkerId) {
-        let (Some(news), Some(worker)) = (&self.news, state.worker(id)) else {
-            return;
-        };
-        if worker.config.allocation.is_none() {
-            news.changed();
-            return;
-        }
-        let config = worker.config.clone();
-        news.worker(match worker.ended() {
-            None => WorkerNews::Connected(id, config),
-            Some((at, reason)) => WorkerNews::Lost {
-                worker: id,
-                config,
-                crashed: reason.is_crash(),
-                lived: at.since(worker.started),
-                used: worker.was_used(),
-            },
-        });
     }
 }
 

@@ -12,7 +12,6 @@ use tokio::io::DuplexStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use crate::alloc::OwnJobs;
 use crate::answering::Answering;
 use crate::client_link::ClientPlane;
 use crate::clock::Clock;
@@ -88,7 +87,6 @@ impl EmbeddedServer {
             core: core.clone(),
             info: Arc::clone(&info),
             idle_timeout: config.idle_timeout,
-            own_jobs: OwnJobs::default(),
             values: Arc::clone(&values),
             curves: curves.clone(),
             questions: Arc::clone(&questions),

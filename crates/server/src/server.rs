@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::alloc::{AllocHandle, OwnJobs};
+use crate::alloc::{AllocHandle, BatchRequests};
 use crate::answering::Answering;
 use crate::client_link::ClientPlane;
 use crate::clock::Clock;
@@ -63,6 +63,8 @@ pub struct Server {
     http_parts: HttpParts,
     stops: mpsc::Receiver<Stop>,
     owed: notify::PendingNotifications,
+    alloc: AllocHandle,
+    requests: BatchRequests,
     /// The core's thread.
     thread: std::thread::JoinHandle<()>,
     /// The progress of the journal.
@@ -121,23 +123,23 @@ impl Server {
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());
-        let ((news, heard), (door, asks), (stop, stops)) =
-            (alloc::news(), http::door(), mpsc::channel(1));
+        let ((batch, requests), (door, asks), (stop, stops)) =
+            (alloc::requests(), http::door(), mpsc::channel(1));
         let ((outbox, owed), stats) = (notify::outbox(worker_notices(&config)), Stats::new());
         let (core, thread) = core_thread::start(
             opened.state,
             opened.store,
             Arc::clone(&failed),
-            (Some(news), Some(outbox)),
+            (Some(batch), Some(outbox)),
             stats.clone(),
         )
         .map_err(StartError::System)?;
         if let Some(fresh) = fresh {
             fresh.keep();
         }
-        let alloc = alloc::start(core.clone(), heard, &instance, opened.queues);
+        let alloc = AllocHandle::new(core.clone(), &instance);
         let tokens = Arc::new(Tokens::new(core.clone(), opened.tokens));
-        let mut http_parts = http_parts(core, info, client, alloc, (tokens, stats));
+        let mut http_parts = http_parts(core, info, client, alloc.clone(), (tokens, stats));
         http_parts.read_job = config.read_job;
         let (clients, workers) = planes(&http_parts, config.idle_timeout, door, stop);
         Ok(Self {
@@ -153,6 +155,8 @@ impl Server {
             http_parts,
             stops,
             owed,
+            alloc,
+            requests,
             thread,
             progress,
             failed,
@@ -192,6 +196,8 @@ impl Server {
             http_parts,
             mut stops,
             owed,
+            alloc,
+            requests,
             thread,
             progress,
             failed,
@@ -199,11 +205,7 @@ impl Server {
         } = self;
         let key_of = |access: Option<Access>| access.and_then(|access| access.key);
         let keys = (key_of(access.client), key_of(access.worker));
-        let (core, alloc, answering) = (
-            clients.core.clone(),
-            clients.alloc.clone(),
-            clients.answering.clone(),
-        );
+        let (core, answering) = (clients.core.clone(), clients.answering.clone());
         let (uid, store) = (clients.info.server_uid.clone(), clients.store.clone());
         let stats = &http_parts.stats;
         let clients = accept_clients((client_listener, keys.0), &instance, stats, clients);
@@ -214,6 +216,7 @@ impl Server {
         planes.spawn(workers);
         let questions = Arc::clone(&http_parts.questions);
         planes.spawn(notify::run(core.clone(), questions, owed, uid));
+        planes.spawn(alloc.clone().run(requests));
         planes.spawn(http::keep(http, instance.clone(), asks, http_parts));
         let how = tokio::select! {
             Some(how) = stops.recv() => Some(how),
@@ -228,11 +231,7 @@ impl Server {
         let mut withdrawn = in_time(&mut withdrawing).await;
         if let Some(how) = how {
             let keep = how == Stop::KeepWorkers;
-            let allocations = async {
-                if let Some(alloc) = &alloc {
-                    alloc.shutdown(keep).await;
-                }
-            };
+            let allocations = alloc.shutdown(keep);
             // This fails only if the core has ended.
             let (_, ()) = tokio::join!(core.end(keep, LEAVE_TIMEOUT), allocations);
             if let Some(store) = store.filter(|_| !keep) {
@@ -448,10 +447,6 @@ fn planes(
         core: parts.core.clone(),
         info: Arc::clone(&parts.info),
         idle_timeout,
-        own_jobs: parts
-            .alloc
-            .as_ref()
-            .map_or_else(OwnJobs::default, AllocHandle::own_jobs),
         values: Arc::clone(&values),
         curves: curves.clone(),
         questions: Arc::clone(&parts.questions),
@@ -499,6 +494,8 @@ fn restore(
         }
     };
     opened.state.set_quarantine_mode(config.quarantine);
+    let queues = std::mem::take(&mut opened.queues);
+    alloc::restore(&mut opened.state, instance, queues);
     Ok((uid, opened))
 }
 

@@ -18,7 +18,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use crate::alloc::OwnJobs;
 use crate::core_handle::{CoreHandle, WorkerRegistration};
 use crate::curves::Curves;
 use crate::peer_stream::RelayedTx;
@@ -48,8 +47,6 @@ pub(crate) struct WorkerPlane {
     pub(crate) info: Arc<ServerInfo>,
     /// The idle timeout of workers that did not set one.
     pub(crate) idle_timeout: Option<Duration>,
-    /// The batch jobs that workers of this server's allocations run in.
-    pub(crate) own_jobs: OwnJobs,
     /// The values of calls.
     pub(crate) values: Arc<Values>,
     /// The usage curves of tasks.
@@ -182,7 +179,6 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let server_wait = plane.own_jobs.server_wait(&config);
     let asked = tokio::select! {
         asked = plane.core.register(config, reattach) => asked.ok()?,
         // A worker sends nothing before the reply, so it has disconnected.
@@ -202,7 +198,7 @@ where
         server_uid: plane.info.server_uid.clone(),
         default_idle_timeout_ns: plane.idle_timeout.map(nanos),
         reattached: registration.reattached,
-        server_wait_ns: nanos(server_wait),
+        server_wait_ns: nanos(registration.server_wait),
     });
     if writer
         .send(&worker::ToWorker {
@@ -432,6 +428,7 @@ mod tests {
             id: WorkerId(1),
             link: LinkId(1),
             reattached: false,
+            server_wait: Duration::ZERO,
             commands: queue,
         };
         (commands, registration)

@@ -3,9 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::batch::QueueParams;
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::scheduler::demand::{QueueDemand, QueueQuery};
 use crate::worker_config::WorkerConfig;
+
+/// A change of a queue that a user requests.
+#[derive(Clone, PartialEq, Debug)]
+pub enum QueueCommand {
+    /// Creates a queue.
+    Add(Arc<QueueParams>),
+    /// Removes a queue and cancels its allocations.
+    Remove {
+        /// The queue to remove.
+        queue: QueueId,
+        /// Removes the queue even if allocations are running.
+        force: bool,
+    },
+    /// Stops submitting allocations.
+    Pause(QueueId),
+    /// Resumes submitting allocations.
+    Resume(QueueId),
+}
 
 /// An event.
 #[derive(Clone, Debug)]
@@ -22,6 +41,8 @@ pub enum Input {
     Reported(AllocationKey, Report),
     /// The outcome of [`Effect::Cancel`]. An unknown job counts as canceled.
     Canceled(AllocationKey, Result<(), Box<str>>),
+    /// The stopping server has canceled the allocation. This counts as no failure.
+    Closed(AllocationKey),
     /// A worker in a batch job connected.
     WorkerConnected {
         /// The batch system's id of the job.

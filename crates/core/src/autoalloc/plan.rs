@@ -11,22 +11,17 @@ impl AutoallocState {
     pub(super) fn ask_demand(&mut self, now: Now, effects: &mut Vec<Effect>) {
         self.dirty_since = None;
         self.last_try = Some(now.mono);
-        self.asked_at = None;
         let is_open = self.queues().any(|queue| {
             queue.state() == QueueState::Active
                 && (queue.gate(now.mono).is_none() || queue.has_waiting())
         });
         if is_open {
-            self.asked_at = Some(now.mono);
             // Queues that cannot submit now are included. Otherwise, other queues would request
             // allocations for tasks that their allocations will take.
             let active = self
                 .queues()
                 .filter(|queue| queue.state() == QueueState::Active);
             let queries = active.map(|queue| queue.query(now.mono)).collect();
-            for queue in self.queues.values_mut() {
-                queue.note_query();
-            }
             effects.push(Effect::AskDemand(queries));
         }
     }
@@ -49,7 +44,6 @@ impl AutoallocState {
         answers: Vec<QueueDemand>,
         effects: &mut Vec<Effect>,
     ) {
-        self.asked_at = None;
         let fails_max = self.limits.allocation_fails_max;
         for answer in answers {
             let Some(queue) = self.queue_mut(answer.queue) else {
@@ -62,7 +56,7 @@ impl AutoallocState {
                 queue.on_allocation_failed(now, &text, fails_max, effects);
                 effects.push(Effect::Changed(answer.queue));
             }
-            if queue.is_answer_current() && queue.gate(now.mono).is_none() {
+            if queue.gate(now.mono).is_none() {
                 queue.plan = match answer.larger {
                     Some(nodes)
                         if !answer.wants_workers() && queue.may_probe(now.mono, &answer) =>

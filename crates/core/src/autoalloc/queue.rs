@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::AllocationState;
 use super::allocation::{Allocation, Phase, UNNEEDED_MAX};
 use super::input::{AllocationEvent, Effect, Level};
 use super::reason::Reason;
-use super::AllocationState;
 use crate::batch::{QueueParams, job_parts, worker_lifetime};
 use crate::id::{AllocationKey, QueueId, WorkerId};
 use crate::resource::descriptor::ResourceDescriptor;
@@ -99,9 +99,6 @@ pub struct Queue {
     probes: usize,
     probe_at: Option<Time>,
     last_number: u32,
-    /// The number of its last allocation when the demand was queried. `None` if the answer has been
-    /// processed.
-    queried_number: Option<u32>,
     pub(super) allocations: BTreeMap<u32, Allocation>,
     /// The sizes of the allocations that this round still has to submit.
     pub(super) plan: VecDeque<u32>,
@@ -135,7 +132,6 @@ impl Queue {
             probes: 0,
             probe_at: None,
             last_number: 0,
-            queried_number: None,
             allocations: BTreeMap::new(),
             plan: VecDeque::new(),
             submit_fails: 0,
@@ -346,18 +342,6 @@ impl Queue {
             workers_max: by_backlog.min(by_count.unwrap_or(u32::MAX)),
             nodes_max: self.params.max_workers_per_alloc,
         }
-    }
-
-    /// Notes that the demand is queried now.
-    pub(super) const fn note_query(&mut self) {
-        self.queried_number = Some(self.last_number);
-    }
-
-    /// Returns whether the answer that has arrived is up to date: no submission has begun since the
-    /// query.
-    pub(super) fn is_answer_current(&mut self) -> bool {
-        let queried = self.queried_number.take();
-        queried.is_none_or(|number| number == self.last_number)
     }
 
     /// Returns whether allocations wait for nodes.
@@ -614,7 +598,6 @@ impl Queue {
         let mut due = false;
         for allocation in self.allocations.values_mut() {
             let key = allocation.record.key;
-            let job = allocation.record.job.clone();
             match &mut allocation.phase {
                 Phase::Submitting | Phase::Ended { .. } => {}
                 Phase::Unsure { next, errors, .. } => {
@@ -631,7 +614,8 @@ impl Queue {
                     asked,
                     ..
                 } => {
-                    let Some(job) = job.filter(|_| *next <= now.mono) else {
+                    let job = &allocation.record.job;
+                    let Some(job) = job.clone().filter(|_| *next <= now.mono) else {
                         continue;
                     };
                     *tries = tries.saturating_add(1);

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use crate::autoalloc::{
     AllocationRecord, AllocationState, AutoallocState, Effect, Input, Limits, LookupOutcome,
-    QueueState, RemoveError, Report, SubmitOutcome,
+    QueueState, Report, SubmitOutcome,
 };
 use crate::batch::QueueParams;
 use crate::id::{AllocationKey, QueueId, WorkerId};
+use crate::refusal::RefusalKind;
 use crate::resource::amount::Amount;
 use crate::scheduler::demand::{QueueDemand, QueueQuery, Unfit};
 use crate::testing::{batch_worker, queue_params};
@@ -671,7 +672,8 @@ fn removing_cancels_what_waits_and_refuses_what_runs() {
     let mut effects = Vec::new();
     let now = world.now();
     let refused = world.state.remove_queue(now, QUEUE, false, &mut effects);
-    assert_eq!(refused, Err(RemoveError::Running));
+    let refused = refused.expect_err("it has running jobs");
+    assert_eq!(refused.kind, RefusalKind::Conflict);
     let removed = world.state.remove_queue(now, QUEUE, true, &mut effects);
     assert_eq!((removed, cancels(&effects)), (Ok(()), 2));
     assert!(world.state.queue(QUEUE).is_none());

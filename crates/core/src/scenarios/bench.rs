@@ -7,11 +7,14 @@ mod read;
 mod specs;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use read::*;
 pub(super) use specs::*;
 
+use crate::autoalloc::QueueCommand;
+use crate::batch::QueueParams;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{JobState, TaskCounts, TemplateId};
 use crate::outcome::{LostReason, Outcome, Usage};
@@ -26,7 +29,7 @@ use crate::task::{Phase, TaskRecord, TaskState};
 use crate::template::SubmitSpec;
 use crate::testing::ledger::Ledger;
 use crate::testing::sim::Disk;
-use crate::testing::worker_config;
+use crate::testing::{queue_params, worker_config};
 use crate::time::{Now, Time, Timestamp};
 use crate::worker_config::{OnServerLost, SILENT_PERIODS_MAX, WorkerConfig};
 
@@ -412,6 +415,20 @@ impl Bench {
 
 /// Simulates events of workers.
 impl Bench {
+    /// Adds a queue whose workers offer this.
+    pub(super) fn add_queue(&mut self, offer: &[(&str, u64)], lifetime: Duration) {
+        let offer = offer.iter().map(|(name, units)| ((*name).into(), *units));
+        let params = QueueParams {
+            amounts: offer.collect(),
+            time_limit: lifetime * 2,
+            worker_time_limit: Some(lifetime),
+            ..queue_params()
+        };
+        let add = QueueCommand::Add(Arc::new(params));
+        let effects = self.request(Command::Queue(add));
+        assert!(matches!(reply(&effects), Reply::Queue(Ok(Some(_)))));
+    }
+
     /// Connects a worker that reconnects after a lost connection and never misses a heartbeat.
     pub(super) fn worker(&mut self, cpus: u32) -> WorkerId {
         self.worker_with(cpus, |_| {})

@@ -9,8 +9,7 @@ use crate::outcome::{LostReason, Outcome};
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
-use crate::scheduler::demand::WorkerKind;
-use crate::server_state::{Effect, Input, WorkerCommand};
+use crate::server_state::{Effect, WorkerCommand};
 use crate::task::Phase;
 use crate::template::{SubmitSpec, TaskTemplate};
 
@@ -143,12 +142,7 @@ fn nothing_grows_beyond_the_largest_that_could_run_it() {
 fn what_an_allocation_would_offer_counts() {
     let mut bench = Bench::new();
     let worker = worker_of(&mut bench, 1, 1_500);
-    bench.step(Input::QueueOffers(vec![WorkerKind {
-        resources: [("cpus".into(), 640_000), (MEMORY.into(), 60_000_000)].into(),
-        others_plentiful: false,
-        time_limit: MINUTE * 60,
-        min_utilization: 0.0,
-    }]));
+    bench.add_queue(&[("cpus", 640_000), (MEMORY, 60_000_000)], MINUTE * 60);
     bench.submit(growing(1, |_| {}));
     out_of_memory(&mut bench, worker, TASK);
     assert_eq!(gets(&bench, TASK).0, 2_048);
@@ -257,12 +251,7 @@ fn a_time_request_never_grows_beyond_what_a_worker_has_left() {
 #[test]
 fn a_worker_that_was_just_allocated_can_run_what_grew_most() {
     let mut bench = Bench::new();
-    bench.step(Input::QueueOffers(vec![WorkerKind {
-        resources: [("cpus".into(), 40_000), (MEMORY.into(), 80_000_000)].into(),
-        others_plentiful: false,
-        time_limit: MINUTE * 20,
-        min_utilization: 0.0,
-    }]));
+    bench.add_queue(&[("cpus", 40_000), (MEMORY, 80_000_000)], MINUTE * 20);
     let first = short_lived(&mut bench, 9, 8_192);
     bench.submit(timed(request(1_024)));
     bench.end(first, TASK, Outcome::TimeLimit);

@@ -9,8 +9,6 @@ use crate::outcome::{LostReason, Outcome, Usage};
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::retry::RetryCause;
-use crate::scheduler::demand::WorkerKind;
-use crate::server_state::Input;
 use crate::sizing::{FirstMemory, RETRIES};
 use crate::task::Phase;
 use crate::template::{SubmitSpec, TaskTemplate};
@@ -559,12 +557,7 @@ fn tasks_that_take_longer_than_anybody_lives_still_have_their_chance() {
     at_most(&bench, MINUTE * 30);
     // In the first half of each lifetime, every task may start. This includes workers that an
     // allocation queue would start.
-    bench.step(Input::QueueOffers(vec![WorkerKind {
-        resources: [("cpus".into(), 640_000)].into(),
-        others_plentiful: true,
-        time_limit: MINUTE * 20,
-        min_utilization: 0.0,
-    }]));
+    bench.add_queue(&[("cpus", 640_000)], MINUTE * 20);
     bench.wait(MINUTE);
     at_most(&bench, MINUTE * 10);
 }

@@ -71,6 +71,7 @@ impl ServerState {
             worker: id,
             reattached: true,
         });
+        self.note_worker_of_queue(ctx, id);
         // The last messages may have been lost with the connection. Receiving them twice does no
         // harm.
         if is_held {

@@ -346,6 +346,7 @@ mod tests {
                 Reply::Submitted(_)
                 | Reply::SubmittedAll(_)
                 | Reply::Refused(_)
+                | Reply::Queue(_)
                 | Reply::Forgotten { .. } => None,
             }
         });

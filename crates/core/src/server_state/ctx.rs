@@ -1,8 +1,7 @@
 //! The context of one input: the time and the effects.
 
 use super::change::{Change, ChangeKind};
-use super::effect::{Effect, Freed, Reply, WorkerCommand};
-use super::input::RequestId;
+use super::effect::{Effect, Freed, WorkerCommand};
 use crate::id::WorkerId;
 use crate::time::{Now, Timestamp};
 
@@ -21,11 +20,6 @@ impl<'a> Ctx<'a> {
     /// Appends an effect. Effects are carried out in this order.
     pub(super) fn emit(&mut self, effect: Effect) {
         self.effects.push(effect);
-    }
-
-    /// Answers a request, unless the answer follows later.
-    pub(super) fn reply(&mut self, request: RequestId, reply: Option<Reply>) {
-        self.emit_all(reply.map(|reply| Effect::Reply(request, reply)));
     }
 
     /// Appends several effects.

@@ -7,10 +7,12 @@ use super::change::Change;
 use super::input::{JobResult, LinkId, RequestId};
 use super::prepared::{Prepared, is_large};
 use super::refusal::SubmitRefusal;
-use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::autoalloc;
+use crate::id::{InstanceId, JobId, QueueId, TaskId, TaskKey, WorkerId};
 use crate::job::{Job, SharedTemplate, TemplateId};
 use crate::limits::{ASSIGNMENT_BYTES, ITEM_BYTES, KEY_BYTES, RANGE_BYTES, template_bytes};
 use crate::range::{IdArray, IdRange};
+use crate::refusal::Refusal;
 use crate::selector::Selected;
 use crate::template::Entries;
 use crate::worker::AwaitedEnds;
@@ -39,6 +41,9 @@ pub enum Effect {
     ToWorker(WorkerId, WorkerCommand),
     /// Sends a notification of a job. The answer is [`super::Input::Notified`].
     Notify(super::NoticeKey),
+    /// Runs commands of a batch system for automatic allocation, or notes the end of an allocation.
+    /// The answer is [`super::Input::Allocation`].
+    Allocate(autoalloc::Effect),
     /// The worker is lost. Closes its connection, if there is one.
     DropWorker(WorkerId),
     /// Frees a large value. No other effect waits for it.
@@ -65,6 +70,8 @@ pub enum Reply {
         /// The number of jobs that are unknown or in another state.
         ignored: u32,
     },
+    /// The answer to a change of a queue, with the id of a new queue.
+    Queue(Result<Option<QueueId>, Refusal>),
     /// The answer to a stop or drain of workers, with a row for each worker.
     Workers(Selected<(WorkerId, StopResult)>),
 }

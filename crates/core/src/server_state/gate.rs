@@ -21,6 +21,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{AwaitedEnds, Change, ChangeKind, Effect, WorkerCommand};
+use crate::autoalloc;
 use crate::id::WorkerId;
 
 /// The commit that a message has to wait for.
@@ -56,6 +57,8 @@ impl Effect {
             | Self::ToWorker(_, WorkerCommand::Acknowledge(_))
             | Self::Reply(..)
             | Self::Notify(_)
+            // A restarted server must find the allocation in its store.
+            | Self::Allocate(autoalloc::Effect::Submit { .. })
             | Self::WatchUpdate(..) => Wait::All,
             Self::ToWorker(worker, WorkerCommand::Assign { awaits, .. }) => {
                 Wait::Work(*worker, *awaits)
@@ -75,7 +78,7 @@ impl Effect {
                 | WorkerCommand::ServerEnds,
             )
             | Self::DropWorker(worker) => Wait::Promised(*worker),
-            Self::Persist(_) | Self::Free(_) => Wait::Nothing,
+            Self::Persist(_) | Self::Free(_) | Self::Allocate(_) => Wait::Nothing,
         }
     }
 
@@ -83,11 +86,12 @@ impl Effect {
     #[must_use]
     pub const fn is_awaited(&self) -> bool {
         match self {
-            Self::Reply(..) => true,
+            Self::Reply(..) | Self::Allocate(autoalloc::Effect::Submit { .. }) => true,
             Self::WatchUpdate(_, update) => update.done,
             Self::Persist(_)
             | Self::Free(_)
             | Self::Notify(_)
+            | Self::Allocate(_)
             | Self::Registered { .. }
             | Self::ToWorker(..)
             | Self::DropWorker(_) => false,

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::autoalloc::{self, QueueCommand};
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::node_check::NodeFault;
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::{IdArray, IndexSet};
 use crate::resize::NewRequest;
-use crate::scheduler::demand::WorkerKind;
 use crate::selector::Selector;
 use crate::task::TaskState;
 use crate::template::SubmitSpec;
@@ -56,8 +56,8 @@ pub enum Input {
         /// Why delivery finally failed. `None` if the notification was delivered.
         error: Option<Box<str>>,
     },
-    /// The kinds of workers that automatic allocation can currently request.
-    QueueOffers(Vec<WorkerKind>),
+    /// Answers to [`super::Effect::Allocate`].
+    Allocation(Vec<autoalloc::Input>),
     /// The server is shutting down. No more tasks are dispatched.
     Ending {
         /// Whether the workers wait for the next server. Otherwise they are asked to end as well.
@@ -100,12 +100,12 @@ impl Input {
                 1 + usize::try_from(tasks.len())
                     .map_or(CANCELED_MAX, |count| count.min(CANCELED_MAX))
             }
+            Self::Allocation(inputs) => inputs.len().min(ROWS_PER_ROUND_MAX),
             Self::Request(..)
             | Self::RequestGone(_)
             | Self::WorkerConnected(..)
             | Self::WorkerGone(..)
             | Self::Notified { .. }
-            | Self::QueueOffers(_)
             | Self::Ending { .. }
             | Self::Ended
             | Self::Timer
@@ -174,6 +174,8 @@ pub enum Command {
         /// of the list have none.
         positions: Vec<IndexSet>,
     },
+    /// Creates or changes a queue of automatic allocation.
+    Queue(QueueCommand),
     /// Stops workers. `All` selects all connected workers.
     StopWorkers(Selector),
     /// Drains workers: they get no new tasks and stop when their tasks have ended. `All` selects

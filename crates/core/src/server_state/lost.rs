@@ -39,6 +39,7 @@ impl ServerState {
         let is_crash = reason.is_crash() && !lost.was_restored;
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
+        self.note_worker_of_queue(ctx, id);
         self.note_leaver(id);
         self.offers.forget();
         self.learning.note_offers(ctx.now.mono);

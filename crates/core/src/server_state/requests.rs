@@ -50,7 +50,7 @@ impl ServerState {
         if let Some(pending) = self.pending.pop_front() {
             let request = pending.request;
             let reply = self.go_on_with(ctx, pending, most);
-            ctx.reply(request, reply);
+            self.reply(ctx, request, reply);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The whole state: a few seeds of the simulation, each to the end, and single decisions.
 
 mod after;
+mod allocate;
 mod attach;
 mod control;
 mod ending;

@@ -49,6 +49,7 @@ impl ServerState {
             worker: id,
             reattached: false,
         });
+        self.note_worker_of_queue(ctx, id);
         self.inherit_quarantine(ctx, id);
         self.dismiss_if_ending(ctx, id);
     }

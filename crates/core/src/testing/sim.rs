@@ -366,7 +366,8 @@ impl World {
                 assert!(self.owed.insert(key), "{key:?} is owed once");
             }
             Effect::Reply(_, reply) => self.note_reply(&reply),
-            Effect::Persist(_) | Effect::Free(_) => {}
+            // There are no queues.
+            Effect::Allocate(_) | Effect::Persist(_) | Effect::Free(_) => {}
         }
     }
 

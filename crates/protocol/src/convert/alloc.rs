@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hq_core::autoalloc::{
-    AllocationRecord, AllocationState, QueueFailure, QueueRecord, ReasonKind,
+    AllocationRecord, AllocationState, QueueCommand, QueueFailure, QueueRecord, ReasonKind,
 };
 use hq_core::batch::{
     CommandTemplate, FindFormat, QueueParams, StateMeaning, StatusFormat, SubmitFormat, SystemSpec,
@@ -32,27 +33,16 @@ const QUEUE_NAME_MAX: usize = 128;
 /// A validated request about automatic allocation.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AllocRequest {
-    /// Creates a queue.
-    Add(QueueParams),
+    /// Creates, changes or removes a queue.
+    Change(QueueCommand),
     /// Submits an allocation as a test and cancels it.
-    DryRun(QueueParams),
+    DryRun(Arc<QueueParams>),
     /// Lists all queues.
     List,
     /// Lists the allocations of a queue.
     Info(QueueId),
     /// Requests the paths of an allocation's files, by the batch system's id.
     Log(Box<str>),
-    /// Removes a queue and cancels its allocations.
-    Remove {
-        /// The queue to remove.
-        queue: QueueId,
-        /// Removes the queue even if allocations are running.
-        force: bool,
-    },
-    /// Stops submitting allocations.
-    Pause(QueueId),
-    /// Resumes submitting allocations.
-    Resume(QueueId),
 }
 
 impl TryFrom<client::AllocRequest> for AllocRequest {
@@ -61,17 +51,17 @@ impl TryFrom<client::AllocRequest> for AllocRequest {
     fn try_from(message: client::AllocRequest) -> Result<Self, ConvertError> {
         use client::alloc_request::Request;
         Ok(match required(message.request, "request")? {
-            Request::Add(spec) => Self::Add(received("add", spec)?),
+            Request::Add(spec) => Self::Change(QueueCommand::Add(received("add", spec)?)),
             Request::DryRun(spec) => Self::DryRun(received("dry_run", spec)?),
             Request::List(_) => Self::List,
             Request::Info(queue) => Self::Info(QueueId(queue)),
             Request::Log(job) => Self::Log(received("log", job)?),
-            Request::Remove(client::AllocRemove { queue, force }) => Self::Remove {
-                queue: QueueId(queue),
-                force,
-            },
-            Request::Pause(queue) => Self::Pause(QueueId(queue)),
-            Request::Resume(queue) => Self::Resume(QueueId(queue)),
+            Request::Remove(client::AllocRemove { queue, force }) => {
+                let queue = QueueId(queue);
+                Self::Change(QueueCommand::Remove { queue, force })
+            }
+            Request::Pause(queue) => Self::Change(QueueCommand::Pause(QueueId(queue))),
+            Request::Resume(queue) => Self::Change(QueueCommand::Resume(QueueId(queue))),
         })
     }
 }

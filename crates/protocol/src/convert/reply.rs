@@ -9,7 +9,7 @@ use hq_core::server_state::{JobResult, Reply, Resubmitted, StopResult, SubmitRef
 use super::refusal_text;
 use super::wire::{FromWire, ToWire, same_enum};
 use super::{ConvertError, known};
-use crate::client;
+use crate::client::{self, alloc_reply};
 
 impl From<Option<LostReason>> for client::worker_info::State {
     /// `None` means that the worker is connected.
@@ -131,6 +131,13 @@ impl From<&Reply> for client::Reply {
             Reply::Resubmitted(jobs) => Wire::Resubmitted(client::Resubmitted {
                 jobs: jobs.rows.iter().map(Into::into).collect(),
                 not_found: jobs.not_found.to_wire(),
+            }),
+            Reply::Queue(Err(refusal)) => Wire::Error(refusal.into()),
+            Reply::Queue(Ok(added)) => Wire::Alloc(client::AllocReply {
+                reply: Some(match added {
+                    Some(queue) => alloc_reply::Reply::Added(queue.as_u32()),
+                    None => alloc_reply::Reply::Done(client::AllocDone {}),
+                }),
             }),
             Reply::Workers(results) => Wire::WorkerStop(client::WorkerStopResults {
                 results: results.rows.iter().map(Into::into).collect(),

@@ -4,29 +4,23 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use hq_core::autoalloc::{Allocation, AutoallocState, Queue, QueueState, Reason};
+use hq_core::autoalloc::{Allocation, Queue, QueueState, Reason};
 use hq_core::id::QueueId;
 use hq_core::refusal::Refusal;
-use hq_core::time::Now;
 use hq_protocol::client::{self, alloc_allocation, alloc_reply, reply::Reply};
 
 use super::reply;
-
-/// The data for answers.
-pub(super) struct AnswerContext<'a> {
-    pub(super) state: &'a AutoallocState,
-    pub(super) now: Now,
-}
+use crate::core_handle::View;
 
 /// Returns the directory of an allocation.
 pub(super) fn path_of(allocation: &Allocation) -> PathBuf {
     OsStr::from_bytes(&allocation.record().dir).into()
 }
 
-impl AnswerContext<'_> {
+impl View<'_> {
     /// Lists all queues.
-    pub(super) fn queues(&self) -> Reply {
-        let queues = self.state.queues();
+    pub(super) fn alloc_queues(&self) -> Reply {
+        let queues = self.state.queues().queues();
         let queues = queues.map(|queue| self.queue(queue)).collect();
         reply(alloc_reply::Reply::Queues(client::AllocQueues { queues }))
     }
@@ -39,7 +33,7 @@ impl AnswerContext<'_> {
             manager: params.system.manager.to_string(),
             ..client::AllocSystem::default()
         });
-        let reason = self.state.reason(self.now, queue.id());
+        let reason = self.state.queues().reason(self.now, queue.id());
         let kind = reason.as_ref().map(Reason::kind);
         client::AllocQueue {
             id: queue.id().as_u32(),
@@ -55,13 +49,13 @@ impl AnswerContext<'_> {
     }
 
     fn reason(&self, queue: QueueId) -> String {
-        let reason = self.state.reason(self.now, queue);
+        let reason = self.state.queues().reason(self.now, queue);
         reason.map(|reason| reason.to_string()).unwrap_or_default()
     }
 
     /// Lists the allocations of a queue.
     pub(super) fn allocations(&self, id: QueueId) -> Reply {
-        let Some(queue) = self.state.queue(id) else {
+        let Some(queue) = self.state.queues().queue(id) else {
             return Refusal::not_found(format!("Queue {id} not found")).into();
         };
         let allocations = queue.allocations().filter_map(|a| self.allocation(a));
@@ -90,7 +84,7 @@ impl AnswerContext<'_> {
 
     /// Returns the directory of an allocation of any queue.
     pub(super) fn log_dir(&self, job: &str) -> Reply {
-        let mut allocations = self.state.queues().flat_map(Queue::allocations);
+        let mut allocations = self.state.queues().queues().flat_map(Queue::allocations);
         let is_asked = |a: &Allocation| a.job() == Some(job) || a.job_id() == Some(job);
         let found = allocations.find(|allocation| is_asked(allocation));
         match found {

@@ -62,11 +62,6 @@ impl Dirs {
     }
 }
 
-/// Returns the directory that contains those of a server's queues.
-pub(super) fn of_server(instance: &Path) -> PathBuf {
-    instance.join("autoalloc")
-}
-
 /// Writes the script to an allocation's directory.
 pub(super) async fn write_script(dir: &Path, script: &str) -> io::Result<PathBuf> {
     let path = dir.join(SCRIPT);

@@ -6,12 +6,10 @@ mod turns;
 use std::time::Duration;
 
 use hq_core::id::TaskId;
-use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::selector::Selector;
 use hq_core::server_state::Reply;
-use hq_core::template::{GraphSpec, GraphTask, SubmitBody, SubmitSpec};
-use hq_core::testing::{NOW, array_submit, request, template};
+use hq_core::testing::{array_submit, request, template};
 use hq_protocol::convert::Query;
 use hq_store::Store;
 use tokio::sync::mpsc;
@@ -166,78 +164,8 @@ async fn a_server_ends_behind_the_answers_to_what_it_has_accepted() {
     held.end();
 }
 
-/// Returns a core without a store, and the news that automatic allocation receives.
-fn unstored(
-    state: ServerState,
-) -> (
-    CoreHandle,
-    crate::alloc::NewsReceiver,
-    std::thread::JoinHandle<()>,
-) {
-    let (news, heard) = crate::alloc::news();
+/// Returns a core without a store.
+fn unstored(state: ServerState) -> (CoreHandle, std::thread::JoinHandle<()>) {
     let failed = Arc::new(Notify::new());
-    let started = start(state, None, failed, (Some(news), None), Stats::new());
-    let (core, thread) = started.expect("a thread");
-    (core, heard, thread)
-}
-
-async fn hears(heard: &crate::alloc::NewsReceiver, of: &str) {
-    let changed = tokio::time::timeout(LIMIT, heard.changed()).await;
-    changed.expect(of);
-}
-
-/// Returns a job of `count` tasks that all have different priorities.
-fn graph(count: u32) -> SubmitSpec {
-    let templates = (0..count).map(|number| {
-        let mut template = template(&["true"]);
-        template.priority = i32::try_from(number).expect("few");
-        Arc::new(template)
-    });
-    let tasks = (0..count).map(|number| GraphTask {
-        id: TaskId(number),
-        template: number,
-        deps: Vec::new(),
-    });
-    SubmitSpec {
-        body: SubmitBody::Graph(GraphSpec {
-            templates: templates.collect(),
-            tasks: tasks.collect(),
-        }),
-        ..array_submit(1, template(&["true"]))
-    }
-}
-
-#[tokio::test]
-async fn automatic_allocation_hears_of_work_that_was_hidden_and_of_what_runs_again() {
-    let mut state = ServerState::new("test");
-    state.limit_portions(2);
-    for spec in [graph(20), array_submit(1, template(&["true"]))] {
-        request(&mut state, Command::Submit(Box::new(spec)));
-    }
-    while state.is_demand_partial() {
-        state.settle(NOW, &mut Vec::new());
-    }
-    let (core, heard, thread) = unstored(state);
-    let first = || Selector::Ids(IdArray::single(1));
-    let cancel = Command::CancelJobs {
-        jobs: first(),
-        reason: "".into(),
-    };
-    core.command(cancel)
-        .await
-        .expect("it is there")
-        .expect("accepted");
-    hears(&heard, "the canceled tasks have left the queue").await;
-    let again = Command::Resubmit {
-        jobs: Selector::Ids(IdArray::single(2)),
-        states: Vec::new(),
-        requests: Vec::new(),
-    };
-    core.command(again)
-        .await
-        .expect("it is there")
-        .expect("accepted");
-    hears(&heard, "a job was submitted again").await;
-    drop(core);
-    thread.join().expect("a clean end");
+    start(state, None, failed, (None, None), Stats::new()).expect("a thread")
 }

@@ -90,6 +90,7 @@ impl World {
                 | Effect::Registered { .. }
                 | Effect::ToWorker(..)
                 | Effect::Notify(_)
+                | Effect::Allocate(_)
                 | Effect::DropWorker(..) => rest.push(effect),
             }
         }

@@ -207,6 +207,7 @@ impl<'a> World<'a> {
             | Effect::WatchUpdate(..)
             | Effect::Registered { .. }
             | Effect::Notify(_)
+            | Effect::Allocate(_)
             | Effect::DropWorker(_)
             | Effect::Free(_) => None,
         }

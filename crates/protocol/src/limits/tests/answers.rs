@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hq_core::hardware::{GpuUsage, HardwareUsage, NetworkCounters, Share};
-use hq_core::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use hq_core::id::{InstanceId, JobId, QueueId, TaskId, TaskKey, WorkerId};
 use hq_core::limits::{HELD_JOBS_MAX, PATH_BYTES_MAX, UNKILLABLE_MAX};
 use hq_core::node_check::NodeFault;
 use hq_core::range::IdArray;
@@ -112,6 +112,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         vec(submitted, 0..40).prop_map(Reply::SubmittedAll),
         (number(), number())
             .prop_map(|(forgotten, ignored)| Reply::Forgotten { forgotten, ignored }),
+        proptest::option::of(number()).prop_map(|queue| Reply::Queue(Ok(queue.map(QueueId)))),
+        refusal().prop_map(|refusal| Reply::Queue(Err((&refusal).into()))),
     ]
 }
 
@@ -171,7 +173,8 @@ proptest! {
                 prop_assert_eq!(read.results.len(), sent.len());
             }
             (Wire::Submitted(_), Reply::Submitted(_))
-            | (Wire::Error(_), Reply::Refused(_))
+            | (Wire::Error(_), Reply::Refused(_) | Reply::Queue(Err(_)))
+            | (Wire::Alloc(_), Reply::Queue(Ok(_)))
             | (Wire::Forgotten(_), Reply::Forgotten { .. }) => {}
             (read, _) => prop_assert!(false, "{:?}", read),
         }

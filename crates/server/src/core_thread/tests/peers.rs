@@ -148,9 +148,8 @@ fn watch_all(interval: Duration) -> WatchSpec {
 
 #[tokio::test]
 async fn a_task_goes_to_a_worker_and_its_end_is_acknowledged_and_told() {
-    let (core, heard, thread) = unstored(ServerState::new("test"));
+    let (core, thread) = unstored(ServerState::new("test"));
     let mut worker = Peer::join(&core, None).await.expect("a registration");
-    hears(&heard, "a worker came").await;
     submit(&core).await;
     let command = worker.hear().await;
     assert!(
@@ -188,7 +187,7 @@ async fn a_task_goes_to_a_worker_and_its_end_is_acknowledged_and_told() {
 
 #[tokio::test]
 async fn what_an_older_connection_says_or_does_no_longer_counts() {
-    let (core, _heard, thread) = unstored(ServerState::new("test"));
+    let (core, thread) = unstored(ServerState::new("test"));
     let mut old = Peer::join(&core, None).await.expect("a registration");
     submit(&core).await;
     let new = Peer::join(&core, old.reattach(1))
@@ -211,7 +210,7 @@ async fn what_an_older_connection_says_or_does_no_longer_counts() {
 
 #[tokio::test]
 async fn an_overtaken_registration_gets_no_reply() {
-    let (core, _heard, thread) = unstored(ServerState::new("test"));
+    let (core, thread) = unstored(ServerState::new("test"));
     let first = Peer::join(&core, None).await.expect("a registration");
     let mut second = Peer::join(&core, first.reattach(2))
         .await
@@ -225,7 +224,7 @@ async fn an_overtaken_registration_gets_no_reply() {
 
 #[tokio::test]
 async fn a_worker_that_does_not_read_loses_its_connection() {
-    let (core, _heard, thread) = unstored(ServerState::new("test"));
+    let (core, thread) = unstored(ServerState::new("test"));
     let mut worker = Peer::join(&core, None).await.expect("a registration");
     for _ in 0..=WORKER_QUEUE_LEN {
         worker.say(WorkerMessage::heartbeat()).await;
@@ -244,10 +243,9 @@ async fn a_worker_that_does_not_read_loses_its_connection() {
 
 #[tokio::test]
 async fn a_worker_that_says_goodbye_loses_its_connection_and_its_tasks_wait() {
-    let (core, heard, thread) = unstored(ServerState::new("test"));
+    let (core, thread) = unstored(ServerState::new("test"));
     let mut worker = Peer::join(&core, None).await.expect("a registration");
     submit(&core).await;
-    hears(&heard, "there is work").await;
     worker
         .say(WorkerMessage::Goodbye(LostReason::Stopped))
         .await;
@@ -260,7 +258,7 @@ async fn a_worker_that_says_goodbye_loses_its_connection_and_its_tasks_wait() {
 
 #[tokio::test]
 async fn a_client_that_stops_watching_hears_nothing_more() {
-    let (core, _heard, thread) = unstored(ServerState::new("test"));
+    let (core, thread) = unstored(ServerState::new("test"));
     submit(&core).await;
     let spec = watch_all(Duration::ZERO);
     let (id, mut updates) = core
@@ -343,7 +341,7 @@ async fn a_store_that_can_never_be_written_again_ends_the_server() {
 }
 
 #[tokio::test]
-async fn what_automatic_allocation_stores_is_confirmed_when_it_is_on_disk() {
+async fn what_is_stored_beside_the_state_is_confirmed_when_it_is_on_disk() {
     let held = Held::start(ServerState::new("test"));
     let change = ChangeKind::Allocation(hq_core::server_state::AllocationChange::QueueRemoved(
         hq_core::id::QueueId(1),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use hq_core::autoalloc::QueueCommand;
 use hq_core::id::QueueId;
 use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
@@ -184,7 +185,7 @@ pub(in crate::http) async fn pause_queue(
     Path(queue): Path<String>,
 ) -> Answer<Done> {
     let queue = QueueId(id(&queue, "queue")?);
-    change_queue(&app, AllocRequest::Pause(queue)).await
+    change_queue(&app, QueueCommand::Pause(queue)).await
 }
 
 pub(in crate::http) async fn resume_queue(
@@ -192,15 +193,15 @@ pub(in crate::http) async fn resume_queue(
     Path(queue): Path<String>,
 ) -> Answer<Done> {
     let queue = QueueId(id(&queue, "queue")?);
-    change_queue(&app, AllocRequest::Resume(queue)).await
+    change_queue(&app, QueueCommand::Resume(queue)).await
 }
 
-async fn change_queue(app: &App, request: AllocRequest) -> Answer<Done> {
+async fn change_queue(app: &App, change: QueueCommand) -> Answer<Done> {
     let Some(alloc) = &app.parts.alloc else {
         return Err(ApiError::not_found(
             "this server has no automatic allocation",
         ));
     };
-    accepted(alloc.ask(Box::new(request)).await)?;
+    accepted(alloc.ask(Box::new(AllocRequest::Change(change))).await)?;
     Ok(Json(Done { done: true }))
 }
