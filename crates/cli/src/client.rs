@@ -331,6 +331,22 @@ impl Client {
         Ok(self.ask(JobList(job)).await?.jobs.into_iter().next())
     }
 
+    /// Returns the ids of a job's tasks in these states, or in any state if there are none.
+    pub(crate) async fn task_ids(
+        &mut self,
+        job: u32,
+        states: &[client::TaskState],
+    ) -> CliResult<Option<IdArray>> {
+        let request = client::TaskIds {
+            jobs: Some(Selector::one(job).to_message()),
+            states: states.iter().map(|state| (*state).into()).collect(),
+        };
+        let mut jobs = self.ask(request).await?.jobs.into_iter();
+        let ids = jobs.find_map(|job| job.ids).map(IdArray::try_from);
+        ids.transpose()
+            .map_err(|error| CliError::caused("Broken task ids", &error))
+    }
+
     /// Returns the next page of tasks, or `None` after the last one. Replaces the request by the one
     /// for the page after it.
     pub(crate) async fn next_page(

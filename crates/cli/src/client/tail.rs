@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
+use hq_core::signature::last_words;
 use hq_protocol::client;
 use hq_protocol::common::{ReadFrom, output_source, read_from};
 use hq_stream::{Channel, Key, OutputReader, Source};
@@ -13,6 +14,9 @@ use crate::error::CliResult;
 
 /// The maximum number of bytes to read at once on this machine if the worker has ended.
 pub(crate) const LOCAL_LIMIT: u64 = 256 * 1024;
+
+/// The number of lines at the end of an output that are searched for the last words.
+pub(crate) const WORDS_LINES: u32 = 30;
 
 impl Client {
     /// Returns the last lines of one output stream of a task, or why they cannot be read.
@@ -38,6 +42,18 @@ impl Client {
         let is_here = output.kind() != client::output::Kind::Unreachable;
         let is_read = is_here && output.error.is_none();
         Ok(is_read.then(|| String::from_utf8_lossy(&output.data).into_owned()))
+    }
+
+    /// Returns the last line of a task's standard error, or else of its standard output, that says
+    /// something. Output that cannot be read is ignored.
+    pub(crate) async fn last_words(&mut self, task: (u32, u32)) -> CliResult<Option<String>> {
+        for is_stderr in [true, false] {
+            let said = self.last_lines(task, is_stderr, WORDS_LINES).await?;
+            if let Some(words) = last_words(&said.unwrap_or_default()) {
+                return Ok(Some(words.to_owned()));
+            }
+        }
+        Ok(None)
     }
 
     async fn read_last_lines(

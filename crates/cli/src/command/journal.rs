@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use hq_core::time::nanos;
 use hq_protocol::access::{AccessError, JOURNAL_LINK_NAME, STATE_FILE_NAME, ServerDir};
 use hq_protocol::client::{self, journal::Action};
 use hq_store::reader::{self, QueryLimits, Table};
@@ -366,7 +367,7 @@ fn explain_result(sql: &str, table: &Table) {
 async fn ask(sql: &str, limits: QueryLimits, context: &mut Context) -> CliResult<Table> {
     let request = client::SqlQuery {
         sql: sql.to_owned(),
-        time_limit_ns: u64::try_from(limits.time.as_nanos()).unwrap_or(u64::MAX),
+        time_limit_ns: nanos(limits.time),
         row_limit: limits.rows,
     };
     let reply = context.connect().await?.ask(request).await?;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hq_core::diagnosis::{queue_reason, why_waiting};
-use hq_core::resource::amount::Amount;
+use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
 use hq_core::resource::request::RequestVariants;
 use hq_core::words::{count, number, part};
 use hq_core::worker_config::MemoryLimits;
@@ -17,8 +17,9 @@ use hq_worker::hardware::MEMORY;
 use crate::client::{Client, JobList};
 use crate::error::CliResult;
 use crate::output::format::{short_words, utc_seconds};
-use crate::output::view::{is_idle, offered, sum, total_units, totals, worker_state};
+use crate::output::view::{is_idle, sum, totals};
 use crate::parse::selector::Selector;
+use crate::source::{is_connected, resources};
 use crate::text::closest;
 
 /// The maximum number of jobs without running tasks that are examined.
@@ -119,7 +120,7 @@ pub(super) async fn unlimited(client: &mut Client, job: u32) -> CliResult<Option
     let unlimited = workers.iter().find_map(|worker| {
         let config = worker.config.as_ref()?;
         let why = MemoryLimits::from(config.memory_limits()).obstacle()?;
-        let has_memory = offered(worker).any(|name| name == MEMORY);
+        let has_memory = resources(worker).any(|one| one.name == MEMORY);
         has_memory.then_some((worker.id, &config.hostname, why))
     });
     Ok(unlimited.map(|(id, host, why)| {
@@ -163,7 +164,7 @@ fn is_starving(job: &client::JobSummary) -> bool {
 
 async fn running_workers(client: &mut Client) -> CliResult<Vec<client::WorkerInfo>> {
     let mut workers = client.workers(&Selector::All, true).await?.workers;
-    workers.retain(|worker| worker_state(worker) == client::worker_info::State::Running);
+    workers.retain(is_connected);
     Ok(workers)
 }
 
@@ -232,7 +233,11 @@ fn misspelled<'a>(
     workers: &'a [client::WorkerInfo],
 ) -> Option<(&'a str, &'a str)> {
     use client::explain_item::Item;
-    let offered: BTreeSet<&str> = workers.iter().flat_map(offered).collect();
+    let offered: BTreeSet<&str> = workers
+        .iter()
+        .flat_map(resources)
+        .map(|one| one.name)
+        .collect();
     let variants = explanation
         .workers
         .iter()
@@ -301,14 +306,8 @@ async fn behind(
         return Ok(Some(why));
     }
     let (total, used) = cpus(workers);
-    let before: u64 = client
-        .ask(JobList(&Selector::All))
-        .await?
-        .jobs
-        .iter()
-        .filter(|other| other.id < job.id)
-        .map(|other| u64::from(other.stats.unwrap_or_default().waiting))
-        .sum();
+    let all = client.ask(JobList(&Selector::All)).await?.jobs;
+    let before = sum(all.iter().filter(|other| other.id < job.id)).waiting;
     let mut parts = Vec::new();
     if total > 0 && used >= total {
         parts.push(match total {
@@ -372,31 +371,14 @@ fn set_aside(explanation: &client::Explanation, workers: &[client::WorkerInfo]) 
 
 /// Returns the number of whole cpus of all workers, and how many of them are in use.
 fn cpus(workers: &[client::WorkerInfo]) -> (u64, u64) {
-    use hq_core::resource::amount::UNITS_PER_WHOLE;
-    let (mut total, mut used) = (0, 0);
-    for worker in workers {
-        let resources = worker
-            .config
-            .as_ref()
-            .and_then(|config| config.resources.as_ref());
-        let items = resources
-            .map(|resources| resources.items.as_slice())
-            .unwrap_or_default();
-        total += items
+    let cpus = || {
+        workers
             .iter()
-            .filter(|item| item.name == "cpus")
-            .map(total_units)
-            .sum::<u64>();
-        let runtime = worker.runtime.as_ref();
-        let uses = runtime
-            .map(|runtime| runtime.resources.as_slice())
-            .unwrap_or_default();
-        used += uses
-            .iter()
-            .filter(|item| item.resource == "cpus")
-            .map(|item| item.used_units)
-            .sum::<u64>();
-    }
+            .flat_map(resources)
+            .filter(|one| one.name == "cpus")
+    };
+    let total: u64 = cpus().map(|one| one.total).sum();
+    let used: u64 = cpus().filter_map(|one| one.used).sum();
     (total / UNITS_PER_WHOLE, used.div_ceil(UNITS_PER_WHOLE))
 }
 

@@ -5,28 +5,23 @@ use std::io::IsTerminal as _;
 
 use hq_core::range::IdArray;
 use hq_core::server_state::CANCELED_MAX;
-use hq_core::signature::last_words;
 use hq_protocol::client::{self, explain, task_page};
 
 use super::missing::{self, Missing};
 use super::{Context, all_tasks};
 use crate::args::global::OutputMode;
-use crate::args::task::{
-    CancelArgs, ExplainArgs, InfoArgs, ListArgs, TaskStateArg, states_to_message,
-};
+use crate::args::task::{CancelArgs, ExplainArgs, InfoArgs, ListArgs, states_to_message};
 use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult};
-use crate::output::format::{cut, id_array, ids, joined_ids};
+use crate::output::format::{cut, id_array, joined_ids};
 use crate::output::{ExplanationView, TaskInfos, TaskListView, TaskLists};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 
 /// The maximum number of characters of a job's task ids in an error.
 const IDS_SHOWN_MAX: usize = 200;
 
-/// The maximum number of failed tasks whose last words `task info -v` reads, and the number of
-/// output lines that are searched for them.
+/// The maximum number of failed tasks whose last words `task info -v` reads.
 const WORDS_MAX: usize = 16;
-const LINES: u32 = 30;
 
 /// Runs `hq task list`. Tasks are printed page by page.
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
@@ -135,13 +130,8 @@ async fn add_last_words(client: &mut Client, page: &mut client::TaskPageReply) -
         .iter_mut()
         .filter_map(|task| Some((task.id, task.error.as_mut()?)));
     for (task, error) in failed.take(WORDS_MAX) {
-        for is_stderr in [true, false] {
-            // Output that cannot be read is ignored.
-            let said = client.last_lines((job, task), is_stderr, LINES).await?;
-            if let Some(words) = last_words(&said.unwrap_or_default()) {
-                error.push_str(&format!("\nLast words: {}", words.trim()));
-                break;
-            }
+        if let Some(words) = client.last_words((job, task)).await? {
+            error.push_str(&format!("\nLast words: {}", words.trim()));
         }
     }
     Ok(())
@@ -210,12 +200,14 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
         tracing::error!("Canceling tasks of job {name} failed; job not found");
         return Missing::one().end(missing::JOBS, context);
     };
-    let all = ids_in(&mut client, job, &[]).await?;
-    let unfinished = [TaskStateArg::Waiting, TaskStateArg::Running];
-    let unfinished = ids_in(&mut client, job, &unfinished).await?;
+    let all = client.task_ids(job, &[]).await?.unwrap_or_default();
+    let all: BTreeSet<u32> = all.iter().collect();
+    let unfinished = [client::TaskState::Waiting, client::TaskState::Running];
+    let unfinished = client.task_ids(job, &unfinished).await?.unwrap_or_default();
     let (known, missing) = tasks.split(|span| all.range(span).copied());
-    let (live, over): (Vec<u32>, Vec<u32>) =
-        known.into_iter().partition(|id| unfinished.contains(id));
+    let (live, over): (Vec<u32>, Vec<u32>) = known
+        .into_iter()
+        .partition(|id| unfinished.position(*id).is_some());
     for ids in live.chunks(CANCELED_MAX) {
         let ids = IdArray::from_sorted(ids.iter().copied()).unwrap_or_default();
         let tasks = Some(array_to_message(&ids));
@@ -246,21 +238,6 @@ fn task_ids(mut ids: Vec<u32>) -> String {
     ids.sort_unstable();
     let noun = if ids.len() == 1 { "task" } else { "tasks" };
     format!("{noun} {}", joined_ids(ids))
-}
-
-/// Returns the ids of a job's tasks in these states.
-async fn ids_in(
-    client: &mut Client,
-    job: u32,
-    states: &[TaskStateArg],
-) -> CliResult<BTreeSet<u32>> {
-    let question = client::TaskIds {
-        jobs: Some(Selector::one(job).to_message()),
-        states: states_to_message(Some(states)),
-    };
-    let client::TaskIdsReply { jobs } = client.ask(question).await?;
-    let found = jobs.iter().flat_map(|job| &job.ids);
-    Ok(found.flat_map(ids).collect())
 }
 
 /// Returns whether a person reads the table.

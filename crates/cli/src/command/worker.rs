@@ -17,9 +17,9 @@ use crate::args::worker::{
 use crate::client::{Client, WorkerDrain, WorkerRelease, WorkerStop};
 use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
-use crate::output::view::worker_state;
 use crate::output::{WorkerInfosView, WorkerListView};
 use crate::parse::selector::Selector;
+use crate::source::is_connected;
 
 mod deploy;
 mod lifetime;
@@ -122,7 +122,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     };
     let count = args.filter.map_or(workers.len(), |_| 0);
     workers.retain(|worker| {
-        let is_running = worker_state(worker) == client::worker_info::State::Running;
+        let is_running = is_connected(worker);
         match filter {
             None => true,
             Some(WorkerFilter::Running) => is_running,
@@ -193,8 +193,6 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
 
 /// Returns the number of connected workers.
 pub(super) async fn running_count(client: &mut Client) -> CliResult<usize> {
-    let workers = client.workers(&Selector::All, false).await?;
-    let is_running =
-        |worker: &&client::WorkerInfo| worker_state(worker) == client::worker_info::State::Running;
-    Ok(workers.workers.iter().filter(is_running).count())
+    let workers = client.workers(&Selector::All, false).await?.workers;
+    Ok(workers.iter().filter(|worker| is_connected(worker)).count())
 }

@@ -46,8 +46,13 @@ pub(crate) fn zone(unix_ns: i64) -> String {
 
 /// Converts nanoseconds since 1970 to a time. The default applies only outside the years −9999 to
 /// 9999, which 64 bits of nanoseconds cannot represent.
-fn timestamp(unix_ns: i64) -> Timestamp {
+pub(super) fn timestamp(unix_ns: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// Returns the current time by the clock of this machine.
+pub(crate) fn now_unix_ns() -> i64 {
+    i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }
 
 /// Returns the time between two moments, or zero if the clock was set back.

@@ -1,13 +1,13 @@
 //! Describes the pace of jobs and their remaining time.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hq_core::pace::{Pace, PaceFacts, estimate, expected_end};
 use hq_core::time::Timestamp;
 use hq_protocol::client;
 use jiff::tz::TimeZone;
 
-use super::format::short_words;
+use super::format::{now_unix_ns, short_words, timestamp};
 
 /// The minimum pace, in tasks per second, that is not shown as 0.
 const RATE_MIN: f64 = 0.05 / 3_600.0;
@@ -91,20 +91,13 @@ pub(crate) struct ServerClock(i64);
 impl ServerClock {
     /// Determines the server's clock from an answer that has just arrived.
     pub(crate) fn of(info: &client::ServerInfo) -> Self {
-        Self(info.now_unix_ns.saturating_sub(own_unix_ns()))
+        Self(info.now_unix_ns.saturating_sub(now_unix_ns()))
     }
 
     /// Returns the current time by the server's clock.
     pub(crate) fn now_unix_ns(self) -> i64 {
-        own_unix_ns().saturating_add(self.0)
+        now_unix_ns().saturating_add(self.0)
     }
-}
-
-fn own_unix_ns() -> i64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Formats a pace per second, minute or hour, with at most one decimal.
@@ -134,10 +127,7 @@ pub(crate) fn whole(duration: Duration) -> String {
 
 /// Formats the time of day, with the date if it is another day.
 fn clock(at: Timestamp, now_unix_ns: i64) -> String {
-    let zoned = |ns: i64| {
-        let at = jiff::Timestamp::from_nanosecond(ns.into()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-        at.to_zoned(TimeZone::system())
-    };
+    let zoned = |ns: i64| timestamp(ns).to_zoned(TimeZone::system());
     let (end, now) = (zoned(at.0), zoned(now_unix_ns));
     if end.date() == now.date() {
         end.strftime("%H:%M:%S").to_string()

@@ -260,19 +260,6 @@ pub(crate) fn total_units(item: &common::ResourceItem) -> u64 {
     whole.saturating_mul(hq_core::resource::amount::UNITS_PER_WHOLE)
 }
 
-/// Returns the names of the resources that a worker offers.
-pub(crate) fn offered(worker: &client::WorkerInfo) -> impl Iterator<Item = &str> {
-    let resources = worker
-        .config
-        .as_ref()
-        .and_then(|config| config.resources.as_ref());
-    let items = resources.map(|resources| resources.items.as_slice());
-    items
-        .unwrap_or_default()
-        .iter()
-        .map(|item| item.name.as_str())
-}
-
 /// Returns whether a worker can run a variant.
 pub(crate) fn variant_fits(variant: &client::VariantExplanation) -> bool {
     variant.items.iter().all(item_fits)

@@ -20,8 +20,8 @@ use crate::client::{Client, JobClose};
 use crate::command::all_tasks;
 use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
-use crate::output::view::total_units;
 use crate::parse::selector::Selector;
+use crate::source::{is_connected, resources};
 use crate::submit::bare_submit;
 
 /// The interval of progress reports while the counts of jobs change.
@@ -160,17 +160,10 @@ async fn query(client: &mut Client, sql: String) -> CliResult<Value> {
 
 async fn workers(client: &mut Client) -> CliResult<Value> {
     let found = client.workers(&Selector::All, false).await?;
-    let cpus = |worker: &client::WorkerInfo| {
-        let resources = worker.config.as_ref()?.resources.as_ref()?;
-        let item = resources.items.iter().find(|item| item.name == "cpus")?;
-        Some(total_units(item) / UNITS_PER_WHOLE)
-    };
     let rows = found.workers.iter().map(|worker| {
-        json!({
-            "id": worker.id,
-            "is_running": worker.state == i32::from(client::worker_info::State::Running),
-            "cpus": cpus(worker),
-        })
+        let cpus = resources(worker).find(|one| one.name == "cpus");
+        let cpus = cpus.map(|cpus| cpus.total / UNITS_PER_WHOLE);
+        json!({"id": worker.id, "is_running": is_connected(worker), "cpus": cpus})
     });
     Ok(rows.collect())
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hq_core::range::IdArray;
-use hq_protocol::client;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -11,7 +10,6 @@ use super::Shared;
 use super::frame::plain;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
-use crate::parse::selector::Selector;
 
 /// How long a server may be away, as for `hq job wait`.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,16 +54,6 @@ pub(super) async fn come_back(shared: &Shared, lost: Option<CliError>) -> CliRes
 
 /// Returns the ids of all tasks of a job, or `None` if the job has no tasks or does not exist.
 pub(super) async fn ids_of(client: &mut Client, job: u32) -> CliResult<Option<IdArray>> {
-    let jobs = IdArray::consecutive(job, 1).map_err(|e| CliError::caused("Invalid job id", &e))?;
-    let wanted = client::TaskIds {
-        jobs: Some(Selector::Ids(jobs).to_message()),
-        states: Vec::new(),
-    };
-    let found = client.ask(wanted).await?;
-    let ids = found.jobs.into_iter().find_map(|job| job.ids);
-    let ids = ids
-        .filter(|ids| !ids.ranges.is_empty())
-        .map(IdArray::try_from);
-    ids.transpose()
-        .map_err(|e| CliError::caused("The server sent invalid ids", &e))
+    let ids = client.task_ids(job, &[]).await?;
+    Ok(ids.filter(|ids| !ids.is_empty()))
 }

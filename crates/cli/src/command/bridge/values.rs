@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::talk::{answer, come_back};
 use crate::client::Client;
+use crate::command::all_tasks;
 use crate::error::{CliError, CliResult};
 
 /// The first byte of a payload with references to values. It is followed by a `u32` length, a JSON
@@ -88,16 +89,12 @@ pub(super) async fn payload_of(
     client: &mut Client,
     (job, task): (u32, u32),
 ) -> CliResult<Option<Bytes>> {
-    let tasks = IdArray::consecutive(task, 1)
-        .map_err(|error| CliError::caused("Invalid id of a call", &error))?;
-    let page = client
-        .ask(client::TaskPage {
-            job: Some(client::task_page::Job::Id(job)),
-            tasks: Some((&tasks).into()),
-            with_definition: true,
-            ..client::TaskPage::default()
-        })
-        .await?;
+    let request = client::TaskPage {
+        tasks: Some((&IdArray::single(task)).into()),
+        with_definition: true,
+        ..all_tasks(job)
+    };
+    let page = client.ask(request).await?;
     Ok(page.tasks.into_iter().find_map(|task| task.entry))
 }
 

@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use hq_protocol::access::{Access, AccessError, AccessFile, ServerDir};
 use hq_protocol::client::{self, ServerInfo};
@@ -15,7 +15,7 @@ use super::relays;
 use crate::client::{self as ours, Client};
 use crate::command::server::wrong_host;
 use crate::error::{CliError, CliResult};
-use crate::output::format::words;
+use crate::output::format::{now_unix_ns, words};
 use crate::parse::selector::Selector;
 use crate::version::VERSION;
 
@@ -130,13 +130,10 @@ async fn own_name() -> Check {
 /// Requests information about the server.
 async fn ask(dir: &ServerDir) -> CliResult<Vec<Check>> {
     let mut client = Client::connect(dir).await?;
-    let before = SystemTime::now();
+    let before = now_unix_ns();
     let info = client.ask(ours::ServerInfo).await?;
-    let after = SystemTime::now();
-    let mut checks = vec![
-        server(&info),
-        clock(info.now_unix_ns, unix_ns(before), unix_ns(after)),
-    ];
+    let after = now_unix_ns();
+    let mut checks = vec![server(&info), clock(info.now_unix_ns, before, after)];
     let workers = client.workers(&Selector::All, false).await?;
     checks.extend(nodes(&workers.workers));
     Ok(checks)
@@ -201,13 +198,6 @@ fn release(found: &str) -> Check {
         "Use the program of that release, or update the server: `hq server stop --keep-workers` with the old one, `hq \
          server start` with the new one.",
     )
-}
-
-fn unix_ns(time: SystemTime) -> i64 {
-    let since = time
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// The maximum number of nodes with problems that are listed.

@@ -13,6 +13,7 @@ use hq_protocol::client::{
 use tokio::time::{Instant, timeout_at};
 
 use crate::args::global::OutputMode;
+use crate::client::tail::WORDS_LINES;
 use crate::client::{Client, JobInfo};
 use crate::command::Context;
 use crate::error::{CliError, CliResult, exit};
@@ -26,8 +27,6 @@ use crate::text::clean;
 const TOLD_MAX: usize = 8;
 /// The maximum length of an error or an output line, in characters.
 const ERROR_MAX: usize = 200;
-/// The number of output lines that are searched for the last words.
-const LINES: u32 = 30;
 /// How long to read outputs. Nodes that do not answer must not delay the end of a wait.
 const WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -84,7 +83,7 @@ pub(super) async fn print_failures(
 async fn words(client: &mut Client, job: u32, task: u32) -> Option<String> {
     for is_stderr in [true, false] {
         // Output that cannot be read is ignored.
-        let text = client.last_lines_of_worker((job, task), is_stderr, LINES);
+        let text = client.last_lines_of_worker((job, task), is_stderr, WORDS_LINES);
         if let Some(line) = last_words(&text.await.ok()??) {
             return Some(clean(line.trim()));
         }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
-use hq_core::signature::last_words;
 use hq_core::words::{count, noun_of, number, part};
 use hq_protocol::access::ServerDir;
 use hq_protocol::client::{self, task_page};
@@ -17,9 +16,8 @@ use tokio::task::JoinSet;
 use crate::args::global::OutputMode;
 use crate::args::job::{FailuresArgs, GroupBy};
 use crate::client::{Client, JobInfo};
-use crate::command::Context;
-use crate::command::all_tasks;
 use crate::command::missing::{JOBS, Missing, NO_JOB};
+use crate::command::{Context, all_tasks};
 use crate::error::{CliError, CliResult};
 use crate::failures::{Failed, FailureGroup, Group, error_words, failure_groups, group, to_read};
 use crate::output::console::Console;
@@ -29,8 +27,6 @@ use crate::output::view::{hostnames, totals};
 use crate::text::clean;
 use crate::text::fit;
 
-/// The number of lines at the end of an output that are searched for the last words.
-const LINES: u32 = 30;
 /// The maximum number of connections for reading outputs, and the number of outputs that justifies
 /// another one.
 const READERS_MAX: usize = 8;
@@ -225,19 +221,7 @@ impl ReadQueue {
     async fn read(&self, client: &mut Client) -> CliResult<LastLines> {
         let mut said = LastLines::new();
         while let Some(task) = self.tasks.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            let mut words = None;
-            for is_stderr in [true, false] {
-                // Output that cannot be read is ignored.
-                let text = client
-                    .last_lines((self.job, *task), is_stderr, LINES)
-                    .await?
-                    .unwrap_or_default();
-                words = last_words(&text).map(str::to_owned);
-                if words.is_some() {
-                    break;
-                }
-            }
-            said.insert(*task, words);
+            said.insert(*task, client.last_words((self.job, *task)).await?);
         }
         Ok(said)
     }
@@ -334,12 +318,11 @@ fn groups_shape(
             })
         })
         .collect();
+    let failed = failure_groups.iter().map(|group| group.tasks.len()).sum();
+    let mut value = job_shape(job, failed, read, rows);
     let by = by.to_possible_value();
-    json!({
-        "job": job.id, "name": job.name, "task_count": job.task_count,
-        "failed": failure_groups.iter().map(|group| group.tasks.len()).sum::<usize>(), "read": read,
-        "group_by": by.as_ref().map(PossibleValue::get_name), "groups": rows,
-    })
+    value["group_by"] = json!(by.as_ref().map(PossibleValue::get_name));
+    value
 }
 
 fn failed_count(groups: &[Group]) -> usize {
@@ -422,8 +405,12 @@ fn shape(job: &client::JobSummary, groups: &[Group], read: usize) -> Value {
             value
         })
         .collect();
+    job_shape(job, failed_count(groups), read, rows)
+}
+
+fn job_shape(job: &client::JobSummary, failed: usize, read: usize, groups: Vec<Value>) -> Value {
     json!({
         "job": job.id, "name": job.name, "task_count": job.task_count,
-        "failed": failed_count(groups), "read": read, "groups": rows,
+        "failed": failed, "read": read, "groups": groups,
     })
 }

@@ -11,7 +11,6 @@ mod watch;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::command::all_tasks;
 use hq_core::range::{IdArray, IndexSet};
 use hq_protocol::client;
 use hq_protocol::common;
@@ -22,9 +21,9 @@ use crate::args::global::OutputMode;
 use crate::args::job::{StreamArg, TailArgs};
 use crate::args::task::TaskStateArg;
 use crate::client::Client;
-use crate::command::Context;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::task::{end_without, warn_about_tasks};
+use crate::command::{Context, all_tasks};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 use print::{Printer, Shape};

@@ -41,24 +41,12 @@ pub(super) async fn resolve(
     if names_tasks {
         return Ok((after, None));
     }
-    let request = client::TaskIds {
-        jobs: Some(Selector::one(each.job.as_u32()).to_message()),
-        states: Vec::new(),
-    };
-    let reply = client.ask(request).await.map_err(|error| {
+    let job = each.job.as_u32();
+    match client.task_ids(job, &[]).await {
         // The error of `job task-ids` does not name the job.
-        if error.is_not_found() {
-            not_found(each.job.as_u32())
-        } else {
-            error
-        }
-    })?;
-    let ids = reply.jobs.into_iter().next().and_then(|job| job.ids);
-    let ids = ids
-        .map(IdArray::try_from)
-        .transpose()
-        .map_err(|error| CliError::caused("Broken task ids", &error))?;
-    Ok((after, ids))
+        Err(error) if error.is_not_found() => Err(not_found(job)),
+        ids => Ok((after, ids?)),
+    }
 }
 
 /// Returns which of these jobs have not ended. They are queried before files are checked, so a job
@@ -67,24 +55,14 @@ pub(super) async fn unended(after: &[After], client: &mut Client) -> CliResult<O
     let mut unended = OuterDependencies::default();
     for condition in after {
         let job = condition.job;
-        let selector = Selector::one(job.as_u32());
         if condition.is_each {
             let states = [client::TaskState::Waiting, client::TaskState::Running];
-            let request = client::TaskIds {
-                jobs: Some(selector.to_message()),
-                states: states.map(i32::from).to_vec(),
-            };
-            let reply = client.ask(request).await?;
-            let ids = reply.jobs.into_iter().next().and_then(|job| job.ids);
-            let ids = ids
-                .map(IdArray::try_from)
-                .transpose()
-                .map_err(|error| CliError::caused("Broken task ids", &error))?;
+            let ids = client.task_ids(job.as_u32(), &states).await?;
             let mut tasks: Vec<u32> = ids.iter().flat_map(IdArray::iter).collect();
             tasks.sort_unstable();
             unended.each = Some((job, tasks));
         } else if unended.job.is_none() {
-            let found = client.job(&selector).await?;
+            let found = client.job(&Selector::one(job.as_u32())).await?;
             let is_unended = found.as_ref().is_none_or(is_unfinished);
             unended.job = is_unended.then_some(job);
         }

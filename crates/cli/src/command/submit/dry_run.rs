@@ -14,9 +14,9 @@ use crate::args::job::SubmitFileArgs;
 use crate::args::submit::SubmitArgs;
 use crate::client::Client;
 use crate::error::{CliError, CliResult};
-use crate::output::format::short_words;
-use crate::output::view::{total_units, worker_state};
+use crate::output::format::{elapsed, now_unix_ns, short_words};
 use crate::parse::selector::{Selector, SingleSelector};
+use crate::source::{host, is_connected, resources};
 use crate::submit::plan::{Plan, PlannedWorker, WorkerCapacity, fits, kinds, plan};
 use crate::submit::skip::OuterDependencies;
 use crate::submit::{PreparedSubmit, SubmitContext, jobfile};
@@ -137,7 +137,7 @@ async fn add_workers(
     client: &mut Client,
 ) -> CliResult<()> {
     let mut all = client.workers(&Selector::All, false).await?.workers;
-    all.retain(|worker| worker_state(worker) == client::worker_info::State::Running);
+    all.retain(is_connected);
     let mut sizes = BTreeMap::<&str, u32>::new();
     for worker in &all {
         *sizes.entry(group(worker)).or_default() += 1;
@@ -145,12 +145,8 @@ async fn add_workers(
     let mut unfit = kinds(&prepared.spec.body);
     let all_kinds = unfit.clone();
     let planned = all.iter().map(|worker| {
-        let config = worker.config.as_ref();
-        let resources = config.and_then(|config| config.resources.as_ref());
-        let items = resources.map(|found| found.items.as_slice());
-        let items = items.unwrap_or_default().iter();
-        let amounts: Vec<(String, Amount)> = items
-            .map(|item| (item.name.clone(), Amount(total_units(item))))
+        let amounts: Vec<(String, Amount)> = resources(worker)
+            .map(|one| (one.name.to_owned(), Amount(one.total)))
             .collect();
         let offer = WorkerCapacity {
             amounts: &amounts,
@@ -161,9 +157,7 @@ async fn add_workers(
         unfit.retain(|kind| !can_run(kind));
         PlannedWorker {
             id: worker.id,
-            hostname: config
-                .map(|config| config.hostname.clone())
-                .unwrap_or_default(),
+            hostname: host(worker).to_owned(),
             fits: all_kinds.iter().any(can_run),
         }
     });
@@ -198,9 +192,7 @@ fn group(worker: &client::WorkerInfo) -> &str {
 /// Returns the remaining lifetime of a worker, or `None` if it is unlimited.
 fn left(worker: &client::WorkerInfo) -> Option<Duration> {
     let limit = worker.config.as_ref()?.time_limit_ns?;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let started = Duration::from_nanos(u64::try_from(worker.started_unix_ns).ok()?);
-    let age = now.ok()?.saturating_sub(started);
+    let age = elapsed(worker.started_unix_ns, now_unix_ns());
     Some(Duration::from_nanos(limit).saturating_sub(age))
 }
 

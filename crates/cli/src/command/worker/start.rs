@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use hq_core::resource::amount::Amount;
 use hq_core::resource::descriptor::{DescriptorError, ResourceDescriptor, ResourceItem};
@@ -31,7 +31,7 @@ use crate::client::access_error;
 use crate::command::Context;
 use crate::command::alloc::SHORT;
 use crate::error::{CliError, CliResult};
-use crate::output::format::words;
+use crate::output::format::{now_unix_ns, words};
 use crate::parse::coupling::parse_coupling;
 use crate::parse::resource::CpuDefinition;
 use crate::signals::Warnings;
@@ -461,14 +461,11 @@ async fn next(signal: &mut Option<Signals>) {
 
 /// Returns the worker as the server will show it, for this worker's own table.
 fn worker_info(id: u32, config: &WorkerConfig) -> client::WorkerInfo {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
     client::WorkerInfo {
         id,
         state: client::worker_info::State::Running.into(),
         config: Some(config.into()),
-        started_unix_ns: i64::try_from(now.as_nanos()).unwrap_or(i64::MAX),
+        started_unix_ns: now_unix_ns(),
         ..client::WorkerInfo::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hq_core::time::nanos;
 use hq_protocol::client::{self, output::Kind};
 use hq_protocol::common::{self, read_from};
 use hq_stream::{OutputReader, Part};
@@ -86,7 +87,7 @@ impl Reader {
             from: Some(common::ReadFrom {
                 from: Some(position.from),
             }),
-            wait_ns: u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX),
+            wait_ns: nanos(wait),
         };
         let mut output = match self.client.ask(request).await {
             // The reply was lost, so the same request is sent again.
