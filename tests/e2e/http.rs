@@ -366,10 +366,11 @@ fn the_interface_follows_a_run_to_its_end() {
     );
     env.wait_job(&again.value()["job"].to_string());
     let waiting = env.submit(&["--array=1-9", "--cpus=99", "--", "true"]);
-    assert_eq!(
-        site.post(&format!("/api/v1/jobs/{waiting}/cancel")).value()["canceled"],
-        9
-    );
+    let cancel = |path: &str| site.post(&format!("/api/v1/jobs/{waiting}{path}/cancel"));
+    for (path, canceled) in [("/tasks/3", 1), ("/tasks/3", 0), ("", 8)] {
+        assert_eq!(cancel(path).value()["canceled"], canceled, "{path}");
+    }
+    assert_eq!(cancel("/tasks/10").status, 404);
     assert_eq!(site.post("/api/v1/workers/1/stop").value()["stopped"], true);
 }
 

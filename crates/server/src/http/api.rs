@@ -137,6 +137,10 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/jobs/{job}/wait", get(wait::wait))
         .route("/jobs/{job}/tasks", get(read::tasks).post(submit::attach))
         .route("/jobs/{job}/tasks/{task}", get(views::task))
+        .route(
+            "/jobs/{job}/tasks/{task}/cancel",
+            post(actions::cancel_task),
+        )
         .route("/jobs/{job}/tasks/{task}/output", get(read::output))
         .route("/jobs/{job}/tasks/{task}/explain", get(views::explain))
         .route("/jobs/{job}/strip", get(views::strip))

@@ -110,6 +110,15 @@ export const actions = {
       then: (answer) => toast(`${count(answer.canceled, "task")} of job ${job.id} canceled`),
     });
   },
+  cancelTask(job, task) {
+    confirmed({
+      title: `Cancel task ${task.id} of job ${job}?`,
+      text: task.state === "running" ? "The task is ended; the work done so far is lost." : "The task is not started.",
+      yes: "Cancel the task",
+      path: `/jobs/${job}/tasks/${task.id}/cancel`,
+      then: (answer) => toast(answer.canceled > 0 ? `Task ${task.id} of job ${job} canceled` : `Task ${task.id} of job ${job} has ended already`),
+    });
+  },
   resubmit(job) {
     confirmed({
       title: `Submit the failed tasks of job ${job.id} again?`,

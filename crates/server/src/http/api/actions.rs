@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use hq_core::autoalloc::QueueCommand;
-use hq_core::id::QueueId;
+use hq_core::id::{JobId, QueueId};
 use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::selector::Selector;
@@ -66,6 +66,27 @@ pub(in crate::http) async fn cancel(
         JobResult::Already(_) => 0,
     };
     Ok(Json(Canceled { canceled }))
+}
+
+/// Cancels one task of a job.
+pub(in crate::http) async fn cancel_task(
+    State(app): State<Arc<App>>,
+    Path((job, task)): Path<(String, String)>,
+) -> Answer<Canceled> {
+    let command = Command::CancelTasks {
+        job: JobId(id(&job, "job")?),
+        tasks: IdArray::single(id(&task, "task")?),
+        keep_running: false,
+    };
+    match change_job(&app, &job, |_| command).await? {
+        JobResult::Ok {
+            canceled: 0,
+            already_finished: 0,
+            ..
+        } => Err(ApiError::not_found(format!("job {job} has no task {task}"))),
+        JobResult::Ok { canceled, .. } => Ok(Json(Canceled { canceled })),
+        JobResult::Already(_) => Ok(Json(Canceled { canceled: 0 })),
+    }
 }
 
 /// Closes an open job, which then accepts no more tasks.

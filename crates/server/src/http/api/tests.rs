@@ -125,6 +125,7 @@ fn operations() -> Vec<Operation> {
         read::tasks,
         submit::attach,
         views::task,
+        actions::cancel_task,
         read::output,
         views::explain,
         views::strip,
@@ -159,11 +160,12 @@ const OTHERS: [&str; 2] = ["open_api", "events::stream"];
 fn routes() -> Vec<(&'static str, String, String)> {
     let source = include_str!("../api.rs");
     let mut routes = Vec::new();
-    for line in source
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix(".route(\""))
-    {
-        let (path, rest) = line.split_once("\", ").expect("a path and a handler");
+    for route in source.split(".route(").skip(1) {
+        let found = route.trim_start().strip_prefix('"');
+        let found = found.and_then(|route| route.split_once("\","));
+        let (path, rest) = found.expect("a path and a handler");
+        // The last route is followed by other calls.
+        let rest = rest.split("\n        .").next().unwrap_or(rest);
         for method in ["get", "post"] {
             let handler = rest.split_once(&format!("{method}(")).map(|(_, rest)| rest);
             let handler = handler.and_then(|rest| rest.split(')').next());

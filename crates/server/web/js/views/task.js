@@ -28,6 +28,8 @@ export function task(jobId, id) {
   const usage = new UsageCharts();
   const job = () => state.jobs.get(jobId);
   const resubmit = h("button", { type: "button", "data-action": "resubmit", hidden: true, onclick: () => actions.resubmit(job()) }, "Resubmit …");
+  const cancel = h("button", { type: "button", "data-action": "cancel", hidden: true, onclick: () => actions.cancelTask(jobId, found) }, "Cancel …");
+  const isLive = () => found?.state === "waiting" || found?.state === "running";
   const tail = new LogTail(jobId, { isStderr: chosen("stream") === "stderr", isAlone: true });
   tail.onChoose = () => choose({ stream: tail.stream });
 
@@ -55,6 +57,8 @@ export function task(jobId, id) {
     show(why, text !== "");
     setText(why, text);
     why.classList.toggle("bad", Boolean(found.error));
+    show(cancel, isLive());
+    allow(cancel, true);
     show(resubmit, found.state === "failed" && known !== undefined);
     if (known) {
       // Concerns the whole job, not this task alone; the text says so.
@@ -77,7 +81,7 @@ export function task(jobId, id) {
   const definition = h("div");
   const neighbour = (by) => { if (id + by >= 0) location.hash = `#/job/${jobId}/task/${id + by}`; };
   const shown = h("div", { className: "task" },
-    h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, usage.element, definition, attempts),
+    h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), cancel, resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, usage.element, definition, attempts),
     h("section", { className: "panel logbox" }, h("h2", null, "Output"), tail.element));
   const unknown = absence(`There is no task ${number(id)} in job ${jobId}`, "The job has no task with this id, or it may have been forgotten.", typed(`hq task list ${jobId}`), h("p", null, h("a", { href: `#/job/${jobId}` }, `Job ${jobId}`)));
   const reading = h("div", { className: "reading", role: "status" }, h("h1", null, `Task ${number(id)} of job ${jobId}`), h("p", { className: "muted" }, "Reading …"));
@@ -91,6 +95,7 @@ export function task(jobId, id) {
       { name: "Next task", key: "j", act: () => neighbour(1) },
       { name: "Task before", key: "k", act: () => neighbour(-1) },
       { name: `Job ${jobId}`, key: "u", act: () => { location.hash = `#/job/${jobId}`; } },
+      ...(isLive() ? [{ name: `Cancel task ${id} …`, key: "x", act: () => actions.cancelTask(jobId, found) }] : []),
       ...(known ? jobCommands(known) : []),
     ];
   }
