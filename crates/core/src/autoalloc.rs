@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use allocation::{Allocation, AllocationRecord, AllocationState};
 pub use input::{
-    AllocationEvent, Effect, Input, Level, LookupOutcome, QueueCommand, Report, SubmitOutcome,
+    AllocationEvent, Effect, Input, LookupOutcome, QueueCommand, Report, SubmitOutcome,
 };
 pub use queue::{Queue, QueueFailure, QueueRecord, QueueState};
 pub use reason::{Reason, ReasonKind};
@@ -225,6 +225,12 @@ impl AutoallocState {
         let known = all.filter(|a| a.fit(job) > 0);
         let best = known.max_by_key(|a| (a.fit(job), a.may_be_alive(), a.record().queued_at));
         best.map(Allocation::key)
+    }
+
+    /// Returns the approximate cost of [`Self::find_job`] in rows of reports.
+    pub(crate) fn search_rows(&self) -> usize {
+        let all = self.queues.values().map(|queue| queue.allocations.len());
+        all.sum::<usize>() / 512
     }
 
     /// Returns whether this may be the batch job of an allocation. A worker may register before the

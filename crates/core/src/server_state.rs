@@ -224,7 +224,7 @@ impl ServerState {
     }
 
     /// Returns the approximate cost of an input in rows. For a lost or reconnected worker, each of
-    /// its tasks counts.
+    /// its tasks counts, and the search for its allocation.
     #[must_use]
     pub fn rows_of(&self, input: &Input) -> usize {
         let worker = if let Input::WorkerGone(id, _)
@@ -236,7 +236,17 @@ impl ServerState {
         } else {
             None
         };
-        input.rows() + worker.map_or(0, |worker| worker.assigned().len())
+        let has_search = worker.is_some()
+            || matches!(
+                input,
+                Input::WorkerConnected(..) | Input::WorkerReattached(..)
+            );
+        let search = if has_search {
+            self.autoalloc.search_rows()
+        } else {
+            0
+        };
+        input.rows() + worker.map_or(0, |worker| worker.assigned().len()) + search
     }
 
     /// Applies one input. Appends the effects in the order of their execution.

@@ -263,3 +263,63 @@ fn variable(name: &str) -> Option<u64> {
 fn reply(reply: alloc_reply::Reply) -> Reply {
     Reply::Alloc(client::AllocReply { reply: Some(reply) })
 }
+
+#[cfg(test)]
+mod tests {
+    use hq_core::autoalloc::{AllocationRecord, AllocationState, QueueFailure};
+    use hq_core::resource::descriptor::ResourceDescriptor;
+    use hq_core::testing::queue_params;
+    use hq_core::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_stored_queue_is_restored_as_it_was() {
+        let mut params = queue_params();
+        for command in [
+            &mut params.system.submit,
+            &mut params.system.status,
+            &mut params.system.cancel,
+            &mut params.system.find,
+        ] {
+            command.0.push(hq_core::batch::Words {
+                words: vec!["true".into()],
+                each_job: false,
+            });
+        }
+        let queue = QueueId(3);
+        let allocation = |number, state, job: Option<&str>| AllocationRecord {
+            key: AllocationKey { queue, number },
+            dir: [b"/s/\xff/", number.to_string().as_bytes()].concat().into(),
+            workers: 2,
+            job: job.map(Into::into),
+            state,
+            // Longer than what a client may send.
+            reason: "x".repeat(100_000).into(),
+            queued_at: Timestamp(1),
+            started_at: Some(Timestamp(2)),
+            ended_at: None,
+            is_leaving: number == 2,
+        };
+        let record = QueueRecord {
+            id: queue,
+            params: Arc::new(params),
+            paused: Some("y".repeat(100_000).into()),
+            known_resources: Some(Arc::new(ResourceDescriptor::cpus(4))),
+            last_number: 7,
+            allocations: vec![
+                allocation(1, AllocationState::Queued, None),
+                allocation(2, AllocationState::Failed, Some("71;a")),
+            ],
+            failure: Some(QueueFailure {
+                since: Timestamp(5),
+                last: "z".repeat(100_000).into(),
+            }),
+            is_removed: true,
+        };
+        let bytes = client::AllocQueueRecord::from(&record).encode_to_vec();
+        assert_eq!(decode(&bytes), Ok(record));
+        assert_eq!(decode(&bytes[..9]), Err("it is damaged".to_owned()));
+        assert!(decode(&[]).is_err(), "there are no parameters");
+    }
+}

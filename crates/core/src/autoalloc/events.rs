@@ -7,7 +7,7 @@ use super::allocation::{
     Allocation, ENDING_MAX, Ending, LEAVE_GRACE, MISSING_MAX, Phase, QUEUED_ERRORS_MAX,
     RUNNING_ERRORS_MAX, TRIES_MAX,
 };
-use super::input::{AllocationEvent, Effect, Level, LookupOutcome, Report, SubmitOutcome};
+use super::input::{AllocationEvent, Effect, LookupOutcome, Report, SubmitOutcome};
 use super::queue::{Queue, retry_pause};
 use super::{AutoallocState, STRAYS_MAX};
 use crate::batch::job_parts;
@@ -90,31 +90,28 @@ impl AutoallocState {
             SubmitOutcome::Accepted(job) => self.on_accepted(now, key, job, effects),
             SubmitOutcome::Refused(text) => {
                 queue.drop_refused(key.number, effects);
-                let told = format!(
+                tracing::error!(
                     "Failed to submit allocation into queue {}: {text}",
                     key.queue
                 );
-                effects.push(Effect::Tell(Level::Error, told));
-                queue.on_submit_failed(now, &text, effects);
+                queue.on_submit_failed(now, &text);
                 effects.push(Effect::Changed(key.queue));
             }
             SubmitOutcome::Unreachable(text) => {
                 queue.drop_refused(key.number, effects);
-                let told = format!(
+                tracing::warn!(
                     "Nothing was submitted into queue {}; the next attempt is in a minute: {text}",
                     key.queue
                 );
-                effects.push(Effect::Tell(Level::Warn, told));
                 queue.on_unreachable(now, &text);
                 effects.push(Effect::Changed(key.queue));
             }
             SubmitOutcome::Unclear(text) => {
-                let told = format!(
+                tracing::warn!(
                     "It is not known whether an allocation was submitted into queue {}; looking for \
                      it. {text}",
                     key.queue
                 );
-                effects.push(Effect::Tell(Level::Warn, told));
                 queue.plan.clear();
                 queue.note_failure(&text);
                 if let Some(allocation) = queue.allocations.get_mut(&key.number) {
@@ -140,11 +137,10 @@ impl AutoallocState {
         allocation.next_poll = now.mono + refresh.min(Duration::from_secs(120));
         let workers = allocation.record.workers;
         let id: Box<str> = job_parts(&job).0.into();
-        let told = format!(
+        tracing::info!(
             "Queued {workers} worker(s) into queue {}: allocation ID {id}",
             key.queue
         );
-        effects.push(Effect::Tell(Level::Info, told));
         effects.push(Effect::Event(AllocationEvent::Queued {
             key,
             job: id,
@@ -208,7 +204,7 @@ impl AutoallocState {
                 *next = now.mono + retry_pause(*errors);
                 let told = format!("The search for the job of allocation {key} failed: {text}");
                 if *errors == 1 {
-                    effects.push(Effect::Tell(Level::Warn, told.clone()));
+                    tracing::warn!("{told}");
                 }
                 // Without an answer, another submission might create a second job.
                 if !is_retired || *errors < TRIES_MAX {
@@ -250,8 +246,7 @@ impl AutoallocState {
             }
             (Phase::Leaving { tries, .. }, Err(text)) => {
                 if tries == 1 {
-                    let told = format!("Allocation {key} could not be canceled: {text}");
-                    effects.push(Effect::Tell(Level::Warn, told));
+                    tracing::warn!("Allocation {key} could not be canceled: {text}");
                 }
             }
             // The cancellation is retried at the next deadline.
@@ -410,7 +405,7 @@ impl AutoallocState {
             Some(grace) => self.leave(now, key, ending.failed, grace, effects),
         }
         let text = "all its workers were lost within a minute";
-        self.count_end(now, key, !ending.failed, text, effects);
+        self.count_end(now, key, !ending.failed, text);
     }
 
     fn on_report_of_living(
@@ -497,11 +492,10 @@ impl AutoallocState {
         }
         allocation.explain(text);
         let job = allocation.job_id().unwrap_or_default();
-        let told = format!(
+        tracing::warn!(
             "Allocation {job} of queue {} is given up: its state could not be learned: {text}",
             key.queue
         );
-        effects.push(Effect::Tell(Level::Warn, told));
         if is_silence {
             // The job may simply be waiting, so it is not canceled, and its workers are still
             // accepted.
@@ -527,10 +521,9 @@ impl AutoallocState {
         allocation.explain(text);
         let worked = allocation.seen > 0;
         let job = allocation.job_id().unwrap_or_default();
-        let told = format!("Allocation {job} of queue {} is gone: {text}", key.queue);
-        effects.push(Effect::Tell(Level::Warn, told));
+        tracing::warn!("Allocation {job} of queue {} is gone: {text}", key.queue);
         self.leave(now, key, !worked, Duration::ZERO, effects);
-        self.count_end(now, key, worked, text, effects);
+        self.count_end(now, key, worked, text);
     }
 
     /// Handles the end of a job that the batch system reports. `failure` contains the reason, and
@@ -551,26 +544,18 @@ impl AutoallocState {
             failure.unwrap_or_else(|| ("it ended without having started a worker".into(), false));
         if failed {
             let job = allocation.job_id().unwrap_or_default();
-            let told = format!("Allocation {job} of queue {} failed: {text}", key.queue);
-            effects.push(Effect::Tell(Level::Warn, told));
+            tracing::warn!("Allocation {job} of queue {} failed: {text}", key.queue);
         }
         if may_return {
             self.leave(now, key, failed, Duration::ZERO, effects);
         } else {
             self.end(now, key, failed, effects);
         }
-        self.count_end(now, key, worked, &text, effects);
+        self.count_end(now, key, worked, &text);
     }
 
     /// Counts the end of an allocation as a success or a failure of the queue.
-    fn count_end(
-        &mut self,
-        now: Now,
-        key: AllocationKey,
-        worked: bool,
-        text: &str,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn count_end(&mut self, now: Now, key: AllocationKey, worked: bool, text: &str) {
         let fails_max = self.limits.allocation_fails_max;
         if let Some(queue) = self.queue_mut(key.queue) {
             let known = queue.allocations.get_mut(&key.number);
@@ -593,7 +578,7 @@ impl AutoallocState {
             } else if worked {
                 queue.on_allocation_ok();
             } else {
-                queue.on_allocation_failed(now, text, fails_max, effects);
+                queue.on_allocation_failed(now, text, fails_max);
             }
         }
         self.note_change(now);
@@ -609,7 +594,7 @@ impl AutoallocState {
     ) {
         self.note_change(now);
         let Some(key) = self.find_job(job) else {
-            self.on_stray(now, job, worker, config, effects);
+            self.on_stray(now, job, worker, config);
             return;
         };
         let Some(queue) = self.queues.get_mut(&key.queue) else {
@@ -630,13 +615,12 @@ impl AutoallocState {
             .count()
             > 1;
         if is_shared && !std::mem::replace(&mut queue.is_shared_host_told, true) {
-            let told = format!(
+            tracing::warn!(
                 "Several workers of allocation {} of queue {} are on {host}: a task on several nodes gets that host \
                  more than once. Ask for different nodes, on PBS with `-- -l place=scatter:excl`",
                 job_parts(job).0,
                 key.queue,
             );
-            effects.push(Effect::Tell(Level::Warn, told));
         }
         allocation.seen = allocation.seen.saturating_add(1);
         allocation.last_came = Some(now.mono);
@@ -659,14 +643,7 @@ impl AutoallocState {
     }
 
     /// Handles a worker of an unknown job.
-    fn on_stray(
-        &mut self,
-        now: Now,
-        job: &str,
-        worker: WorkerId,
-        config: Arc<WorkerConfig>,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn on_stray(&mut self, now: Now, job: &str, worker: WorkerId, config: Arc<WorkerConfig>) {
         let mut is_unclear = false;
         for queue in self.queues.values_mut() {
             for allocation in queue.allocations.values_mut() {
@@ -685,8 +662,7 @@ impl AutoallocState {
         } else {
             self.strays.clear();
             let id = job_parts(job).0;
-            let told = format!("Worker {worker} connected from an unknown allocation {id}");
-            effects.push(Effect::Tell(Level::Warn, told));
+            tracing::warn!("Worker {worker} connected from an unknown allocation {id}");
         }
     }
 

@@ -141,17 +141,6 @@ impl Report {
     }
 }
 
-/// The level of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Level {
-    /// Normal operation.
-    Info,
-    /// Something that deserves attention.
-    Warn,
-    /// A failure.
-    Error,
-}
-
 /// An event of an allocation that is recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AllocationEvent {
@@ -214,6 +203,4 @@ pub enum Effect {
     Retire(Box<[u8]>),
     /// Stores the queue and its allocations again, because something changed.
     Changed(QueueId),
-    /// Logs a message for users.
-    Tell(Level, String),
 }

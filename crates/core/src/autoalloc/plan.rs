@@ -53,7 +53,7 @@ impl AutoallocState {
             let still_waits = answer.wants_workers() || answer.larger.is_some();
             if let Some(text) = queue.find_useless(now.mono, still_waits, &answer.unused) {
                 let text = why_useless(text, &answer);
-                queue.on_allocation_failed(now, &text, fails_max, effects);
+                queue.on_allocation_failed(now, &text, fails_max);
                 effects.push(Effect::Changed(answer.queue));
             }
             if queue.gate(now.mono).is_none() {

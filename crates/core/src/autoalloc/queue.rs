@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::AllocationState;
 use super::allocation::{Allocation, Phase, UNNEEDED_MAX};
-use super::input::{AllocationEvent, Effect, Level};
+use super::input::{AllocationEvent, Effect};
 use super::reason::Reason;
 use crate::batch::{QueueParams, job_parts, worker_lifetime};
 use crate::id::{AllocationKey, QueueId, WorkerId};
@@ -368,11 +368,10 @@ impl Queue {
             let since = *allocation.unneeded.get_or_insert(now.mono);
             if now.mono.since(since) >= UNNEEDED_MAX {
                 let id = allocation.job_id().unwrap_or_default();
-                let told = format!(
+                tracing::info!(
                     "Allocation {id} of queue {} is canceled: no task waits for it",
                     self.id
                 );
-                effects.push(Effect::Tell(Level::Info, told));
                 allocation.explain("no task waits for it");
                 surplus.push(*number);
             }
@@ -460,16 +459,14 @@ impl Queue {
         effects.extend(dropped.map(|allocation| Effect::Retire(allocation.record.dir)));
     }
 
-    pub(super) fn on_submit_failed(&mut self, now: Now, text: &str, effects: &mut Vec<Effect>) {
+    pub(super) fn on_submit_failed(&mut self, now: Now, text: &str) {
         self.plan.clear();
         self.submit_fails += 1;
         self.back_off(now, text);
         if self.submit_fails >= SUBMIT_FAILS_MAX {
             self.pause(Reason::PausedBySubmissions(text.to_owned()));
             let id = self.id;
-            let told =
-                format!("The queue {id} had too many failed submissions, it will be paused.");
-            effects.push(Effect::Tell(Level::Error, told));
+            tracing::error!("The queue {id} had too many failed submissions, it will be paused.");
         }
     }
 
@@ -492,22 +489,14 @@ impl Queue {
         }
     }
 
-    pub(super) fn on_allocation_failed(
-        &mut self,
-        now: Now,
-        text: &str,
-        fails_max: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn on_allocation_failed(&mut self, now: Now, text: &str, fails_max: u32) {
         self.plan.clear();
         self.allocation_fails += 1;
         self.back_off(now, text);
         if self.allocation_fails >= fails_max && self.paused.is_none() {
             self.pause(Reason::PausedByAllocations(text.to_owned()));
             let id = self.id;
-            let told =
-                format!("The queue {id} had too many failed allocations, it will be paused.");
-            effects.push(Effect::Tell(Level::Error, told));
+            tracing::error!("The queue {id} had too many failed allocations, it will be paused.");
         }
     }
 

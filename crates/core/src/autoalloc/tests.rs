@@ -195,8 +195,7 @@ fn submitted(effects: &[Effect]) -> Option<(AllocationKey, u32)> {
         | Effect::Cancel { .. }
         | Effect::Event(_)
         | Effect::Retire(_)
-        | Effect::Changed(_)
-        | Effect::Tell(..) => None,
+        | Effect::Changed(_) => None,
     })
 }
 

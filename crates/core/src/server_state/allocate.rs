@@ -5,7 +5,7 @@
 //! answers are inputs. Each round stores a changed queue once.
 
 use super::{AllocationChange, ChangeKind, Ctx, ServerState};
-use crate::autoalloc::{AutoallocState, Effect, Input, Level, Limits, QueueCommand, QueueRecord};
+use crate::autoalloc::{AutoallocState, Effect, Input, Limits, QueueCommand, QueueRecord};
 use crate::id::{QueueId, WorkerId};
 use crate::refusal::Refusal;
 use crate::time::Now;
@@ -151,9 +151,6 @@ impl ServerState {
                 Effect::Changed(queue) => {
                     self.changed_queues.insert(queue);
                 }
-                Effect::Tell(Level::Info, text) => tracing::info!("{text}"),
-                Effect::Tell(Level::Warn, text) => tracing::warn!("{text}"),
-                Effect::Tell(Level::Error, text) => tracing::error!("{text}"),
                 Effect::Submit { .. }
                 | Effect::Look(_)
                 | Effect::Poll { .. }

@@ -171,7 +171,7 @@ impl World {
                 }
             }
             Effect::Cancel { key, job } => self.cancel(key, &job),
-            Effect::Event(_) | Effect::Retire(_) | Effect::Changed(_) | Effect::Tell(..) => {}
+            Effect::Event(_) | Effect::Retire(_) | Effect::Changed(_) => {}
         }
     }
 

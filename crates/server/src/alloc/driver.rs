@@ -102,9 +102,7 @@ fn request(state: &ServerState, effect: Effect) -> Option<Request> {
             Request::Cancel(params, asked)
         }
         Effect::Retire(dir) => Request::Retire(dir),
-        Effect::AskDemand(_) | Effect::Event(_) | Effect::Changed(_) | Effect::Tell(..) => {
-            return None;
-        }
+        Effect::AskDemand(_) | Effect::Event(_) | Effect::Changed(_) => return None,
     })
 }
 

@@ -251,7 +251,7 @@ impl<'a> World<'a> {
                     self.at(self.now + SECOND / 10, Event::Store(life, record));
                 }
             }
-            Effect::Event(_) | Effect::Retire(_) | Effect::Tell(..) => {}
+            Effect::Event(_) | Effect::Retire(_) => {}
         }
     }
 
