@@ -10,8 +10,8 @@ mod question;
 pub(crate) mod tail;
 
 pub(crate) use question::{
-    HttpOpen, JobClose, JobInfo, JobList, Question, ServerInfo, WorkerDrain, WorkerRelease,
-    WorkerStop,
+    AllocAdd, AllocDryRun, AllocInfo, AllocLog, AllocPause, AllocResume, HttpOpen, JobClose,
+    JobInfo, JobList, Question, ServerInfo, WorkerDrain, WorkerRelease, WorkerStop,
 };
 
 use std::collections::BTreeSet;
@@ -305,25 +305,22 @@ impl Client {
     }
 
     /// Sends a request about automatic allocation.
-    pub(crate) async fn alloc(
-        &mut self,
-        request: client::alloc_request::Request,
-    ) -> CliResult<client::alloc_reply::Reply> {
-        let answer = self.ask(request).await;
-        let answer = answer.map_err(|error| match error.text() {
-            Some(text)
-                if error.is_not_found()
-                    && text.contains("Allocation ")
-                    && !text.contains("queue") =>
-            {
-                error.with_help("`hq alloc info QUEUE` lists the allocations of a queue")
-            }
-            _ if error.is_not_found() => {
-                error.with_help("`hq alloc list` lists the queues that exist")
-            }
-            _ => error,
-        })?;
-        answer.reply.ok_or_else(unexpected_reply)
+    pub(crate) async fn alloc<Q: Question>(&mut self, question: Q) -> CliResult<Q::Answer> {
+        self.ask(question)
+            .await
+            .map_err(|error| match error.text() {
+                Some(text)
+                    if error.is_not_found()
+                        && text.contains("Allocation ")
+                        && !text.contains("queue") =>
+                {
+                    error.with_help("`hq alloc info QUEUE` lists the allocations of a queue")
+                }
+                _ if error.is_not_found() => {
+                    error.with_help("`hq alloc list` lists the queues that exist")
+                }
+                _ => error,
+            })
     }
 
     /// Returns the summary of one job, or `None` if it does not exist.

@@ -1,8 +1,8 @@
 //! Questions that the server answers with one reply.
 
 use hq_protocol::client::{
-    self, AllocRequest, Empty, alloc_reply, alloc_request, ask_problems, ask_tokens, reply::Reply,
-    request::Request,
+    self, Empty, alloc_reply::Reply as AllocReply, alloc_request::Request as AllocAsk,
+    ask_problems, ask_tokens, reply::Reply, request::Request,
 };
 
 use crate::parse::selector::Selector;
@@ -28,10 +28,34 @@ pub(crate) struct JobClose<'a>(pub(crate) &'a Selector);
 pub(crate) struct WorkerStop<'a>(pub(crate) &'a Selector);
 pub(crate) struct WorkerDrain<'a>(pub(crate) &'a Selector);
 pub(crate) struct WorkerRelease<'a>(pub(crate) &'a Selector);
+pub(crate) struct AllocInfo(pub(crate) u32);
+pub(crate) struct AllocLog(pub(crate) String);
+pub(crate) struct AllocAdd(pub(crate) client::AllocQueueSpec);
+pub(crate) struct AllocDryRun(pub(crate) client::AllocQueueSpec);
+pub(crate) struct AllocPause(pub(crate) u32);
+pub(crate) struct AllocResume(pub(crate) u32);
+
+fn alloc(request: AllocAsk) -> Request {
+    Request::Alloc(client::AllocRequest {
+        request: Some(request),
+    })
+}
+
+/// Matches a variant of the reply, or of the reply about automatic allocation.
+macro_rules! reply {
+    ($reply:ident($answer:ident)) => {
+        Reply::$reply($answer)
+    };
+    (alloc $reply:ident($answer:ident)) => {
+        Reply::Alloc(client::AllocReply {
+            reply: Some(AllocReply::$reply($answer)),
+        })
+    };
+}
 
 /// Each row has a question, its request, the variant of the reply, and the type of the answer.
 macro_rules! questions {
-    ($($question:ty, $request:expr => $reply:ident: $answer:ty;)*) => {$(
+    ($($question:ty, $request:expr => $($reply:ident)+: $answer:ty;)*) => {$(
         impl Question for $question {
             type Answer = $answer;
 
@@ -41,7 +65,7 @@ macro_rules! questions {
             }
 
             fn answer(reply: Reply) -> Option<$answer> {
-                if let Reply::$reply(answer) = reply { Some(answer) } else { None }
+                if let reply!($($reply)+(answer)) = reply { Some(answer) } else { None }
             }
         }
     )*};
@@ -66,9 +90,9 @@ questions! {
     client::OpenJob, Request::JobOpen => Submitted: client::JobId;
     client::Resubmit, Request::JobResubmit => Resubmitted: client::Resubmitted;
     client::Forget, Request::JobForget => Forgotten: client::Forgotten;
-    JobList<'_>, |jobs| Request::JobList(jobs.0.to_message()) => JobList: client::JobList;
-    JobInfo<'_>, |jobs| Request::JobInfo(jobs.0.to_message()) => JobInfos: client::JobInfos;
-    JobClose<'_>, |jobs| Request::JobClose(jobs.0.to_message()) => JobResults: client::JobResults;
+    JobList<'_>, |it| Request::JobList(it.0.to_message()) => JobList: client::JobList;
+    JobInfo<'_>, |it| Request::JobInfo(it.0.to_message()) => JobInfos: client::JobInfos;
+    JobClose<'_>, |it| Request::JobClose(it.0.to_message()) => JobResults: client::JobResults;
     client::Cancel, Request::JobCancel => JobResults: client::JobResults;
     client::CancelTasks, Request::TaskCancel => JobResults: client::JobResults;
     client::TaskPage, Request::TaskPage => TaskPage: client::TaskPageReply;
@@ -77,26 +101,16 @@ questions! {
     client::ReadValues, Request::ReadValues => TaskValues: client::TaskValues;
     client::Explain, Request::Explain => Explanation: client::Explanation;
     client::WorkerQuery, Request::Workers => Workers: client::Workers;
-    WorkerStop<'_>, |workers| Request::WorkerStop(workers.0.to_message()) => WorkerStop: client::WorkerStopResults;
-    WorkerDrain<'_>, |workers| Request::WorkerDrain(workers.0.to_message()) => WorkerStop: client::WorkerStopResults;
-    WorkerRelease<'_>, |workers| Request::WorkerRelease(workers.0.to_message()) => WorkerStop: client::WorkerStopResults;
+    WorkerStop<'_>, |it| Request::WorkerStop(it.0.to_message()) => WorkerStop: client::WorkerStopResults;
+    WorkerDrain<'_>, |it| Request::WorkerDrain(it.0.to_message()) => WorkerStop: client::WorkerStopResults;
+    WorkerRelease<'_>, |it| Request::WorkerRelease(it.0.to_message()) => WorkerStop: client::WorkerStopResults;
     client::QuarantineWorkers, Request::WorkerQuarantine => WorkerStop: client::WorkerStopResults;
-    alloc_request::Request, |request| Request::Alloc(AllocRequest { request: Some(request) })
-        => Alloc: client::AllocReply;
-}
-
-impl Question for client::AllocListQuery {
-    type Answer = client::AllocQueues;
-
-    fn request(self) -> Request {
-        alloc_request::Request::List(self).request()
-    }
-
-    fn answer(reply: Reply) -> Option<Self::Answer> {
-        if let alloc_reply::Reply::Queues(found) = alloc_request::Request::answer(reply)?.reply? {
-            Some(found)
-        } else {
-            None
-        }
-    }
+    client::AllocListQuery, |it| alloc(AllocAsk::List(it)) => alloc Queues: client::AllocQueues;
+    AllocInfo, |it| alloc(AllocAsk::Info(it.0)) => alloc Allocations: client::AllocAllocations;
+    AllocLog, |it| alloc(AllocAsk::Log(it.0)) => alloc LogDir: bytes::Bytes;
+    AllocAdd, |it| alloc(AllocAsk::Add(it.0)) => alloc Added: u32;
+    AllocDryRun, |it| alloc(AllocAsk::DryRun(it.0)) => alloc Done: client::AllocDone;
+    AllocPause, |it| alloc(AllocAsk::Pause(it.0)) => alloc Done: client::AllocDone;
+    AllocResume, |it| alloc(AllocAsk::Resume(it.0)) => alloc Done: client::AllocDone;
+    client::AllocRemove, |it| alloc(AllocAsk::Remove(it)) => alloc Done: client::AllocDone;
 }

@@ -11,8 +11,6 @@ use hq_core::batch::SystemSpec;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem};
 use hq_core::shell::{self, double_quoted as quoted};
 use hq_core::time::nanos;
-use hq_protocol::client::alloc_reply::Reply;
-use hq_protocol::client::alloc_request::Request;
 use hq_protocol::client::{self, AllocQueueSpec};
 
 use super::Context;
@@ -24,6 +22,7 @@ use crate::args::deferred::Deferred;
 use crate::args::global::OutputMode;
 use crate::args::submit::YesNo;
 use crate::batch_system;
+use crate::client::{AllocAdd, AllocDryRun, AllocInfo, AllocLog, AllocPause, AllocResume, Client};
 use crate::error::{CliError, CliResult};
 use crate::output::console::Shown as _;
 use crate::output::format::words;
@@ -44,33 +43,19 @@ pub(super) async fn run(command: AllocCommand, context: &mut Context) -> CliResu
         AllocCommand::DryRun { system } => dry_run(system, context).await,
         AllocCommand::Pause(args) => {
             let queue = args.queue;
-            change(Request::Pause(queue), context).await?;
+            context.connect().await?.alloc(AllocPause(queue)).await?;
             tracing::info!("Allocation queue {queue} successfully paused");
             context.done()
         }
         AllocCommand::Resume(args) => {
             let queue = args.queue;
-            change(Request::Resume(queue), context).await?;
+            context.connect().await?.alloc(AllocResume(queue)).await?;
             tracing::info!("Allocation queue {queue} successfully resumed");
             context.done()
         }
         AllocCommand::Remove(args) => remove(&args, context).await,
         AllocCommand::Template(args) => template(&args, context),
     }
-}
-
-/// Sends a request whose only answer is success.
-async fn change(request: Request, context: &Context) -> CliResult<()> {
-    match context.connect().await?.alloc(request).await? {
-        Reply::Done(_) => Ok(()),
-        Reply::Added(_) | Reply::Queues(_) | Reply::Allocations(_) | Reply::LogDir(_) => {
-            Err(unexpected())
-        }
-    }
-}
-
-fn unexpected() -> CliError {
-    CliError::new("Unexpected answer from the server")
 }
 
 async fn list(args: &ListArgs, context: &mut Context) -> CliResult<()> {
@@ -81,10 +66,11 @@ async fn list(args: &ListArgs, context: &mut Context) -> CliResult<()> {
 }
 
 async fn info(args: &InfoArgs, context: &mut Context) -> CliResult<()> {
-    let query = Request::Info(args.queue);
-    let Reply::Allocations(mut found) = context.connect().await?.alloc(query).await? else {
-        return Err(unexpected());
-    };
+    let mut found = context
+        .connect()
+        .await?
+        .alloc(AllocInfo(args.queue))
+        .await?;
     use client::alloc_allocation::State;
     let wanted = args.filter.map(|filter| match filter {
         AllocationFilter::Queued => State::Queued,
@@ -110,10 +96,8 @@ pub(super) fn say_state(queue: u32, is_paused: bool, reason: &str) {
 }
 
 async fn log(args: &LogArgs, context: &mut Context) -> CliResult<()> {
-    let query = Request::Log(args.allocation.clone());
-    let Reply::LogDir(dir) = context.connect().await?.alloc(query).await? else {
-        return Err(unexpected());
-    };
+    let query = AllocLog(args.allocation.clone());
+    let dir = context.connect().await?.alloc(query).await?;
     let name = match args.stream {
         LogStream::Stdout => "stdout",
         LogStream::Stderr => "stderr",
@@ -142,9 +126,7 @@ async fn add(system: SystemCommand, context: &mut Context) -> CliResult<()> {
         let help = after_trial(&error.text().unwrap_or_default());
         return Err(error.with_help(help));
     }
-    let Reply::Added(queue) = client.alloc(Request::Add(spec)).await? else {
-        return Err(unexpected());
-    };
+    let queue = client.alloc(AllocAdd(spec)).await?;
     tracing::info!("Allocation queue {queue} successfully created");
     warn_about(&args);
     context.done()
@@ -189,10 +171,8 @@ fn after_trial(text: &str) -> &'static str {
     }
 }
 
-async fn try_out(client: &mut crate::client::Client, spec: &AllocQueueSpec) -> CliResult<()> {
-    let Reply::Done(_) = client.alloc(Request::DryRun(spec.clone())).await? else {
-        return Err(unexpected());
-    };
+async fn try_out(client: &mut Client, spec: &AllocQueueSpec) -> CliResult<()> {
+    client.alloc(AllocDryRun(spec.clone())).await?;
     tracing::info!(
         "A trial allocation was submitted successfully. It was immediately canceled to avoid \
          wasting resources."
@@ -202,11 +182,8 @@ async fn try_out(client: &mut crate::client::Client, spec: &AllocQueueSpec) -> C
 
 async fn remove(args: &RemoveArgs, context: &mut Context) -> CliResult<()> {
     let RemoveArgs { queue, force } = *args;
-    change(
-        Request::Remove(client::AllocRemove { queue, force }),
-        context,
-    )
-    .await?;
+    let remove = client::AllocRemove { queue, force };
+    context.connect().await?.alloc(remove).await?;
     tracing::info!("Allocation queue {queue} successfully removed");
     context.done()
 }

@@ -3,7 +3,6 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use hq_core::range::IdArray;
 use hq_core::time::nanos;
 use hq_core::words::count;
 use hq_protocol::client::{self, worker_stop_result};
@@ -19,7 +18,7 @@ use crate::error::{CliError, CliResult};
 use crate::output::console::error_line;
 use crate::output::{WorkerInfosView, WorkerListView};
 use crate::parse::selector::Selector;
-use crate::source::is_connected;
+use crate::source::{host, is_connected};
 
 mod deploy;
 mod lifetime;
@@ -115,11 +114,7 @@ fn report_changes(
 pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()> {
     let mut client = context.connect().await?;
     let mut workers = client.workers(&Selector::All, false).await?.workers;
-    let filter = if args.all {
-        None
-    } else {
-        Some(args.filter.unwrap_or(WorkerFilter::Running))
-    };
+    let filter = (!args.all).then(|| args.filter.unwrap_or(WorkerFilter::Running));
     let count = args.filter.map_or(workers.len(), |_| 0);
     workers.retain(|worker| {
         let is_running = is_connected(worker);
@@ -152,22 +147,13 @@ pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult
 
 /// Runs `hq worker address`.
 pub(super) async fn address(args: AddressArgs, context: &mut Context) -> CliResult<()> {
-    let not_found = || {
-        CliError::new(format!("Worker {} not found", args.worker))
-            .with_help(format!("`{}` lists existing ids", missing::WORKERS))
-    };
-    let ids = IdArray::consecutive(args.worker, 1).map_err(|_| not_found())?;
     let mut client = context.connect().await?;
-    let found = client.workers(&Selector::Ids(ids), false).await?;
-    let config = found
-        .workers
-        .into_iter()
-        .next()
-        .and_then(|worker| worker.config);
-    let Some(config) = config else {
-        return Err(not_found());
+    let found = client.workers(&Selector::one(args.worker), false).await?;
+    let Some(worker) = found.workers.first() else {
+        return Err(CliError::new(format!("Worker {} not found", args.worker))
+            .with_help(format!("`{}` lists existing ids", missing::WORKERS)));
     };
-    writeln!(context.out, "{}", config.hostname)?;
+    writeln!(context.out, "{}", host(worker))?;
     context.done()
 }
 

@@ -1,15 +1,13 @@
 //! Single requests to a server: actions, and the output of a task.
 
 use hq_core::words::count;
-use hq_protocol::client::{
-    self, alloc_request, ask_problems::Change, resubmitted_job::Result as Resubmitted,
-};
+use hq_protocol::client::{self, ask_problems::Change, resubmitted_job::Result as Resubmitted};
 use hq_protocol::common::stdio;
 
 use super::model::{LogKey, OutputTail};
 use super::question::Action;
 use super::read::{id_array, page_of};
-use crate::client::{Client, Question, WorkerDrain, WorkerStop};
+use crate::client::{AllocPause, AllocResume, Client, Question, WorkerDrain, WorkerStop};
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 use crate::text::clean;
@@ -66,11 +64,11 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             format!("worker {id} stops when its tasks have ended")
         }
         Action::PauseQueue(id) => {
-            client.alloc(alloc_request::Request::Pause(id)).await?;
+            client.alloc(AllocPause(id)).await?;
             format!("queue {id} is paused")
         }
         Action::ResumeQueue(id) => {
-            client.alloc(alloc_request::Request::Resume(id)).await?;
+            client.alloc(AllocResume(id)).await?;
             format!("queue {id} goes on")
         }
         Action::Acknowledge(id) => {

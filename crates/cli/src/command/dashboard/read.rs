@@ -3,7 +3,7 @@
 use hq_core::range::IdArray;
 use hq_core::task::TaskState;
 use hq_core::words::number;
-use hq_protocol::client::{self, alloc_reply, alloc_request, task_page};
+use hq_protocol::client::{self, task_page};
 use hq_protocol::common;
 use hq_store::reader::run::{self, EventRow};
 use hq_store::reader::{self, UsageStep};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::filter::TaskFilter;
 use super::model::{TaskPage, TaskRow, TasksOf, TasksWanted, UsageView};
-use crate::client::Client;
+use crate::client::{AllocInfo, Client};
 use crate::error::CliResult;
 use crate::failures::error_words;
 use crate::output::curve::curve_of;
@@ -169,18 +169,14 @@ pub(super) async fn queues(client: &mut Client) -> CliResult<Vec<Queue>> {
     let found = client.ask(client::AllocListQuery {}).await?;
     let mut rows = Vec::new();
     for queue in found.queues {
-        let info = client.alloc(alloc_request::Request::Info(queue.id)).await?;
-        let mut allocations = Vec::new();
-        if let alloc_reply::Reply::Allocations(found) = info {
-            allocations = found.allocations;
-        }
+        let info = client.alloc(AllocInfo(queue.id)).await?;
         rows.push(Queue {
             id: queue.id,
             is_paused: queue.is_paused,
             is_failing: queue.is_failing(),
             reason: clean(&queue.reason),
             name: clean(&queue.spec.and_then(|spec| spec.name).unwrap_or_default()),
-            allocations,
+            allocations: info.allocations,
         });
     }
     Ok(rows)

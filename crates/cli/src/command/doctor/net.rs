@@ -17,6 +17,7 @@ use crate::command::server::wrong_host;
 use crate::error::{CliError, CliResult};
 use crate::output::format::{now_unix_ns, words};
 use crate::parse::selector::Selector;
+use crate::source;
 use crate::version::VERSION;
 
 /// A port or name service that does not answer within this time counts as blocked.
@@ -153,7 +154,7 @@ fn nodes(workers: &[client::WorkerInfo]) -> Vec<Check> {
     let checks: Vec<Check> = faulty
         .take(NODES_SHOWN_MAX)
         .map(|worker| {
-            let host = worker.config.as_ref().map_or("?", |config| &config.hostname);
+            let host = source::host(worker);
             Check::poor(
                 format!("node of worker {}, {host}", worker.id),
                 worker.node_faults.join("; "),
