@@ -113,11 +113,13 @@ impl QueueParams {
     /// Returns the name of the queue's jobs, if its options set one.
     #[must_use]
     pub fn own_name(&self) -> Option<&str> {
-        match &*self.system.manager {
+        let name = match &*self.system.manager {
             "slurm" => self.option(&["job-name"], 'J'),
             "pbs" => self.option(&[], 'N'),
             _ => None,
-        }
+        };
+        // The options are written to the script, where the batch system removes quotes.
+        name.map(|name| name.trim_matches(['"', '\'']))
     }
 
     /// Returns the directory of the queue's jobs, if its options set one.

@@ -255,3 +255,17 @@ fn the_users_paths_for_the_output_are_known() {
         assert_eq!(params.own_outputs("12.pbs", "n"), expected, "{words}");
     }
 }
+
+#[test]
+fn the_users_name_of_the_jobs_is_known_without_quotes() {
+    for (manager, words, name) in [
+        ("pbs", "-N mine", Some("mine")),
+        ("pbs", "-N \"mine\"", Some("mine")),
+        ("slurm", "--job-name='mine' -p x", Some("mine")),
+        ("slurm", "-p x", None),
+    ] {
+        let mut params = params(system(SLURM, manager));
+        params.additional_args = vec![words.into()];
+        assert_eq!(params.own_name(), name, "{words}");
+    }
+}
