@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{AutoallocState, Effect, Queue, QueueState};
 use crate::scheduler::demand::{QueueDemand, WorkerKind};
-use crate::time::{Now, Time};
+use crate::time::Now;
 
 impl AutoallocState {
     /// Queries the scheduler on behalf of all queues that may submit.
@@ -33,9 +33,7 @@ impl AutoallocState {
         let active = self
             .queues()
             .filter(|queue| queue.state() == QueueState::Active);
-        active
-            .flat_map(|queue| queue.query(Time::default()).kinds)
-            .collect()
+        active.flat_map(|queue| queue.kinds().0).collect()
     }
 
     pub(super) fn on_demand(

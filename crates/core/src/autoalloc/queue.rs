@@ -293,18 +293,8 @@ impl Queue {
         alive.fold(0, u32::saturating_add)
     }
 
-    /// Returns the query for the scheduler.
-    pub(super) fn query(&self, now: Time) -> QueueQuery {
-        // While this queue cannot submit, later queues get its demand.
-        let places = match self.gate(now) {
-            None => self.params.backlog.saturating_sub(self.waiting()),
-            Some(_) => 0,
-        };
-        let by_backlog = places.saturating_mul(self.params.max_workers_per_alloc);
-        let by_count = self
-            .params
-            .max_worker_count
-            .map(|max| max.saturating_sub(self.workers_alive()));
+    /// Returns the kinds of workers to expect, and the assumed kind.
+    pub(super) fn kinds(&self) -> (Vec<WorkerKind>, WorkerKind) {
         let assumed = WorkerKind {
             resources: self.params.amounts.clone(),
             others_plentiful: true,
@@ -326,6 +316,22 @@ impl Queue {
         if kinds.is_empty() {
             kinds.push(assumed.clone());
         }
+        (kinds, assumed)
+    }
+
+    /// Returns the query for the scheduler.
+    pub(super) fn query(&self, now: Time) -> QueueQuery {
+        // While this queue cannot submit, later queues get its demand.
+        let places = match self.gate(now) {
+            None => self.params.backlog.saturating_sub(self.waiting()),
+            Some(_) => 0,
+        };
+        let by_backlog = places.saturating_mul(self.params.max_workers_per_alloc);
+        let by_count = self
+            .params
+            .max_worker_count
+            .map(|max| max.saturating_sub(self.workers_alive()));
+        let (kinds, assumed) = self.kinds();
         let mut coming: Vec<Coming> = self
             .allocations
             .values()
