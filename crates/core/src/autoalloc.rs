@@ -266,6 +266,13 @@ impl AutoallocState {
         self.queues.values().any(Queue::is_submitting)
     }
 
+    /// Makes the submissions that are in progress the last ones.
+    pub(crate) fn stop_submitting(&mut self) {
+        for queue in self.queues.values_mut() {
+            queue.plan.clear();
+        }
+    }
+
     /// Returns a one-line explanation of why allocations are or are not requested.
     #[must_use]
     pub fn reason(&self, now: Now, id: QueueId) -> Option<Reason> {

@@ -534,7 +534,8 @@ impl ServerState {
         })
     }
 
-    /// Answers a request, unless the answer follows later. Automatic allocation looks at new work.
+    /// Answers a request, unless the answer follows later. If the request added work, automatic
+    /// allocation checks the demand again.
     fn reply(&mut self, ctx: &mut Ctx<'_>, request: RequestId, reply: Option<Reply>) {
         if let Some(Reply::Submitted(_) | Reply::SubmittedAll(_) | Reply::Resubmitted(_)) = reply {
             self.autoalloc.note_change(ctx.now);

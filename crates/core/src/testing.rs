@@ -156,7 +156,7 @@ pub fn worker_config(cpus: u32) -> WorkerConfig {
     }
 }
 
-/// A worker of a batch job that offers these units of cpus.
+/// Returns a worker of a batch job that offers these units of cpus.
 #[must_use]
 pub fn batch_worker(units: u64, lifetime: Option<Duration>) -> Arc<WorkerConfig> {
     let cpus = ResourceItem {

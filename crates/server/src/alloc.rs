@@ -1,8 +1,8 @@
-//! Automatic allocation: carries out the decisions of [`hq_core::autoalloc`], which is a part of the
-//! core's state.
+//! Automatic allocation: carries out the decisions of [`hq_core::autoalloc`], a part of the core's
+//! state.
 //!
-//! The core requests commands of batch systems. Each runs in a tokio task with a time limit, and its
-//! parsed answer is an input of the core. Nothing here decides how many allocations to request.
+//! The core requests commands of batch systems. Each runs in a tokio task with a time limit, and
+//! its parsed answer is an input of the core. Nothing here decides how many allocations to request.
 
 mod answer;
 mod command;
@@ -12,6 +12,7 @@ mod parse;
 mod script;
 mod work;
 
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,7 +91,16 @@ impl AllocHandle {
                     Err(refusal) => Some(refusal.into()),
                 })
             }
-            AllocRequest::DryRun(params) => self.try_out(params).await.map(Some),
+            AllocRequest::DryRun(params) => {
+                match self
+                    .core
+                    .look(|view| view.state.is_ending(), |_| true)
+                    .await
+                {
+                    Ok(false) => self.try_out(params).await.map(Some),
+                    Ok(true) | Err(CoreGone) => Ok(None),
+                }
+            }
             AllocRequest::List => self.core.query(|view| view.alloc_queues()).await.map(Some),
             AllocRequest::Info(queue) => {
                 let found = self.core.query(move |view| view.allocations(queue));
@@ -125,7 +135,7 @@ impl AllocHandle {
         rx.await.map_err(|_| CoreGone)
     }
 
-    /// Reads the queues, even if they are not stored.
+    /// Reads the queues, even if their last changes are not on disk yet.
     async fn find<T: Send + 'static>(
         &self,
         find: impl FnOnce(&AutoallocState) -> T + Send + 'static,
@@ -134,8 +144,9 @@ impl AllocHandle {
         found.await
     }
 
-    /// Ends automatic allocation together with [`CoreHandle::end`] and, unless `keep` is set,
-    /// cancels all allocations. Returns when that is done or has timed out.
+    /// Cancels all allocations unless `keep` is set. Must run at the same time as
+    /// [`CoreHandle::end`], which stops new submissions. Returns when that is done or has timed
+    /// out.
     pub(crate) async fn shutdown(&self, keep: bool) {
         let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.end(keep));
         if ended.await.is_err() {
@@ -147,17 +158,22 @@ impl AllocHandle {
     /// are kept.
     async fn end(&self, keep: bool) -> Result<(), CoreGone> {
         let submitted = async {
-            let is_allocating = || self.core.look(|view| view.state.is_allocating(), |_| false);
-            while is_allocating().await? {
+            let may_submit = || {
+                let state =
+                    |state: &ServerState| !state.is_ending() || state.queues().is_submitting();
+                self.core.look(move |view| state(view.state), |_| false)
+            };
+            while may_submit().await? {
                 tokio::time::sleep(LAST_SUBMIT_CHECK).await;
             }
             Ok(())
         };
         match tokio::time::timeout(LAST_SUBMIT_TIMEOUT, submitted).await {
             Ok(submitted) => submitted?,
-            Err(_) => {
+            Err(_) if self.find(AutoallocState::is_submitting).await? => {
                 tracing::warn!("a submission did not end; its allocation may be left behind");
             }
+            Err(_) => {}
         }
         let unsure = |queues: &AutoallocState| {
             let unsure = queues
@@ -177,23 +193,31 @@ impl AllocHandle {
         }
     }
 
+    /// Cancels all allocations, also those whose submissions are answered meanwhile.
     async fn cancel_all(&self) -> Result<(), CoreGone> {
         let alive = |queues: &AutoallocState| {
             let alive = queues.alive();
             let alive = alive.filter_map(|(key, job)| driver::asked(queues, key, job));
             alive.collect::<Vec<_>>()
         };
-        let mut cancels = JoinSet::new();
-        for (params, asked) in self.find(alive).await? {
-            cancels.spawn(cancel(params, asked));
-        }
-        while let Some(canceled) = cancels.join_next().await {
-            if let Ok(Some(key)) = canceled {
-                let closed = Event::Allocation(vec![Input::Closed(key)]);
-                self.core.send(closed).await?;
+        let mut tried = BTreeSet::new();
+        loop {
+            let mut found = self.find(alive).await?;
+            found.retain(|(_, asked)| tried.insert(asked.key));
+            if found.is_empty() {
+                return Ok(());
+            }
+            let mut cancels = JoinSet::new();
+            for (params, asked) in found {
+                cancels.spawn(cancel(params, asked));
+            }
+            while let Some(canceled) = cancels.join_next().await {
+                if let Ok(Some(key)) = canceled {
+                    let closed = Event::Allocation(vec![Input::Closed(key)]);
+                    self.core.send(closed).await?;
+                }
             }
         }
-        Ok(())
     }
 }
 
@@ -219,6 +243,7 @@ pub(crate) fn restore(
     instance: &Path,
     stored: Vec<(QueueId, Option<Vec<u8>>)>,
 ) {
+    let now = Clock::new().now();
     state.set_allocation(limits(), instance.join("autoalloc").as_os_str().as_bytes());
     for (id, record) in stored {
         let record = record.and_then(|bytes| {
@@ -226,7 +251,7 @@ pub(crate) fn restore(
                 |error| tracing::error!("Allocation queue {id} cannot be restored: {error}");
             decode(&bytes).map_err(failed).ok()
         });
-        state.restore_queue(Clock::new().now(), id, record);
+        state.restore_queue(now, id, record);
     }
 }
 

@@ -441,8 +441,8 @@ impl CoreHandle {
             .await
     }
 
-    /// Stores changes that the core's state does not contain, in the order of the calls. The receiver completes
-    /// when these and all earlier changes are on disk.
+    /// Stores changes that are not part of the core's state, in the order of the calls. The receiver
+    /// completes when these and all earlier changes are on disk.
     pub(crate) async fn persist(
         &self,
         changes: Vec<ChangeKind>,

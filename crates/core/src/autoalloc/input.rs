@@ -199,7 +199,7 @@ pub enum Effect {
     },
     /// Records an event.
     Event(AllocationEvent),
-    /// An allocation has ended. Its directory is kept for a while.
+    /// An allocation has ended or was refused. Its directory is kept for a while.
     Retire(Box<[u8]>),
     /// Stores the queue and its allocations again, because something changed.
     Changed(QueueId),

@@ -11,13 +11,13 @@ use crate::refusal::Refusal;
 use crate::time::Now;
 
 impl ServerState {
-    /// Sets the limits of automatic allocation and the directory for its allocations. Must be called
-    /// before [`Self::restore_queue`].
+    /// Sets the limits of automatic allocation and the directory for its allocations. Must be
+    /// called before [`Self::restore_queue`].
     pub fn set_allocation(&mut self, limits: Limits, dir: &[u8]) {
         self.autoalloc = AutoallocState::new(limits, dir);
     }
 
-    /// Restores a queue of an earlier server. Without a record, only its id is not used again.
+    /// Restores a queue of an earlier server. Without a record, this only prevents reuse of its id.
     pub fn restore_queue(&mut self, now: Now, id: QueueId, record: Option<QueueRecord>) {
         self.autoalloc.restore_last_queue(id.0);
         if let Some(record) = record {
@@ -31,12 +31,6 @@ impl ServerState {
         &self.autoalloc
     }
 
-    /// Returns whether allocations may be submitted, or the answer to a submission is missing.
-    #[must_use]
-    pub fn is_allocating(&self) -> bool {
-        self.ending.is_none() || self.autoalloc.is_submitting()
-    }
-
     /// Changes a queue. Returns the id of a new one.
     ///
     /// # Errors
@@ -47,6 +41,9 @@ impl ServerState {
         ctx: &mut Ctx<'_>,
         command: QueueCommand,
     ) -> Result<Option<QueueId>, Refusal> {
+        if self.is_ending() {
+            return Err(Refusal::shutting_down());
+        }
         let mut effects = Vec::new();
         let missing = |queue, change| {
             let text = format!("Queue {queue} that should have been {change} was not found");
@@ -85,7 +82,7 @@ impl ServerState {
         self.carry_out_allocation(ctx, effects);
     }
 
-    /// Reports a worker that has registered or is lost to automatic allocation.
+    /// Tells automatic allocation that a worker has registered or is lost.
     pub(super) fn note_worker_of_queue(&mut self, ctx: &mut Ctx<'_>, id: WorkerId) {
         let Some(worker) = self.workers.known(id).filter(|_| self.ending.is_none()) else {
             return;

@@ -23,7 +23,14 @@ pub(super) enum Ending {
 }
 
 impl ServerState {
+    /// Returns whether the server is shutting down.
+    #[must_use]
+    pub const fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
     pub(super) fn on_ending(&mut self, ctx: &mut Ctx<'_>, keep_workers: bool) {
+        self.autoalloc.stop_submitting();
         // No further steps follow, and clients wait for their answers.
         while self.unanswered() > 0 {
             self.go_on(ctx, usize::MAX);

@@ -1,7 +1,6 @@
 //! Runs the commands of batch systems that the core requests, each in its own tokio task, and sends
 //! the answers to the core.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use hq_core::autoalloc::{AutoallocState, Effect, Input};
@@ -29,11 +28,11 @@ enum Request {
     Look(Arc<QueueParams>, QueriedAllocation),
     Poll(Arc<QueueParams>, Vec<QueriedAllocation>),
     Cancel(Arc<QueueParams>, QueriedAllocation),
-    /// The allocation of this directory has ended.
+    /// The allocation of this directory has ended or was refused.
     Retire(Box<[u8]>),
 }
 
-/// The way of requests from the core's thread to the commands. Sending never blocks.
+/// Sends requests from the core's thread to the task that runs the commands. Sending never blocks.
 pub(crate) struct BatchSender(UnboundedSender<Request>);
 
 /// The receiving end of [`BatchSender`].
@@ -41,7 +40,8 @@ pub(crate) struct BatchRequests(UnboundedReceiver<Request>);
 
 /// Creates both ends.
 pub(crate) fn requests() -> (BatchSender, BatchRequests) {
-    // The channel is unbounded, but each allocation has one request in progress.
+    // The channel is unbounded, but an allocation has few requests in progress: the core repeats
+    // an unanswered cancel after ten seconds or more.
     let (tx, rx) = unbounded_channel();
     (BatchSender(tx), BatchRequests(rx))
 }
@@ -63,7 +63,7 @@ pub(super) fn asked(
 }
 
 impl BatchSender {
-    /// Requests what an effect says.
+    /// Requests the command that an effect describes.
     pub(crate) fn send(&self, state: &ServerState, effect: Effect) {
         if let Some(request) = request(state, effect) {
             // This fails only while the server shuts down.
@@ -116,8 +116,7 @@ pub(crate) async fn run(
 ) {
     let (mut running, mut dirs) = (JoinSet::new(), Dirs::default());
     for dir in ended {
-        // The directories are within the limit, so none is removed.
-        let _: Vec<PathBuf> = dirs.retire(dir);
+        running.spawn(dirs::remove(dirs.retire(dir)));
     }
     loop {
         tokio::select! {

@@ -277,12 +277,14 @@ fn automatic_allocation_hears_of_work_and_workers() {
 #[test]
 fn while_the_server_ends_only_answers_of_batch_systems_count() {
     let mut state = submitting();
-    assert!(state.is_allocating());
     let ending = Input::Ending { keep_workers: true };
     step(&mut state, 2, ending);
-    assert!(state.is_allocating(), "the submission has no answer");
+    assert!(state.is_ending() && state.queues().is_submitting());
+    let add = QueueCommand::Add(Arc::new(queue_params()));
+    let refused = Reply::Queue(Err(crate::refusal::Refusal::shutting_down()));
+    assert_eq!(change(&mut state, add), refused);
     let effects = step(&mut state, 2, accepted("7"));
-    assert!(!state.is_allocating());
+    assert!(!state.queues().is_submitting());
     assert_eq!((records(&effects).len(), events(&effects).len()), (1, 1));
     let mut effects = step(&mut state, 3, batch_worker(1, "7"));
     let bye = WorkerMessage::Goodbye(LostReason::Stopped);
@@ -299,6 +301,27 @@ fn while_the_server_ends_only_answers_of_batch_systems_count() {
     assert_eq!(state.queues().alive().count(), 0);
     let record = records(&effects)[0];
     assert_eq!(record.allocations[0].state, AllocationState::Finished);
+}
+
+#[test]
+fn nothing_more_is_submitted_once_the_server_ends() {
+    for is_ending in [false, true] {
+        let mut state = ServerState::new("test");
+        let mut params = queue_params();
+        params.backlog = 3;
+        params.amounts.insert("cpus".into(), 10_000);
+        let add = QueueCommand::Add(Arc::new(params));
+        assert_eq!(change(&mut state, add), Reply::Queue(Ok(Some(QUEUE))));
+        let job = array_submit(3, template(&["true"]));
+        request(&mut state, Command::Submit(Box::new(job)));
+        step(&mut state, 1, Input::Timer);
+        if is_ending {
+            let keep_workers = false;
+            step(&mut state, 2, Input::Ending { keep_workers });
+        }
+        step(&mut state, 3, accepted("7"));
+        assert_eq!(state.queues().is_submitting(), !is_ending);
+    }
 }
 
 #[test]
