@@ -75,6 +75,8 @@ impl Default for Limits {
 /// The maximum number of remembered workers with unknown jobs. Their job may turn out to be that of
 /// a submission with an unclear outcome.
 const STRAYS_MAX: usize = 1_024;
+/// How many allocations a search examines in the time that a row of a report takes.
+const SEARCHED_PER_ROW: usize = 512;
 /// How long to wait after the first event, to collect events that come with it.
 const SETTLE: Duration = Duration::from_millis(200);
 
@@ -85,7 +87,7 @@ type StrayWorker = (WorkerId, Arc<WorkerConfig>);
 #[derive(Clone, Debug, Default)]
 pub struct AutoallocState {
     limits: Limits,
-    /// The directory that contains those of the queues.
+    /// The directory that contains the directories of the queues.
     dir: Box<[u8]>,
     queues: BTreeMap<QueueId, Queue>,
     last_queue: u32,
@@ -230,7 +232,7 @@ impl AutoallocState {
     /// Returns the approximate cost of [`Self::find_job`] in rows of reports.
     pub(crate) fn search_rows(&self) -> usize {
         let all = self.queues.values().map(|queue| queue.allocations.len());
-        all.sum::<usize>() / 512
+        all.sum::<usize>() / SEARCHED_PER_ROW
     }
 
     /// Returns whether this may be the batch job of an allocation. A worker may register before the

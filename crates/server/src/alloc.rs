@@ -193,7 +193,7 @@ impl AllocHandle {
         }
     }
 
-    /// Cancels all allocations, also those whose submissions are answered meanwhile.
+    /// Cancels all allocations, including any whose submission is answered meanwhile.
     async fn cancel_all(&self) -> Result<(), CoreGone> {
         let alive = |queues: &AutoallocState| {
             let alive = queues.alive();

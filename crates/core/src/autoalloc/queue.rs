@@ -82,7 +82,7 @@ pub enum QueueState {
 pub struct Queue {
     pub(super) id: QueueId,
     pub(super) params: Arc<QueueParams>,
-    /// The directory that contains those of its allocations.
+    /// The directory that contains the directories of its allocations.
     dir: Box<[u8]>,
     paused: Option<Reason>,
     retired: bool,
