@@ -56,7 +56,7 @@ fn single_tasks_are_canceled_and_the_rest_goes_on() {
         .says(&format!("Canceled tasks 2-1500 of job {job}"))
         .ok();
     // One task runs, one was canceled before, one waits, and one does not exist.
-    env.hq(&["task", "cancel", "last", "1,7,1501,9999"])
+    env.hq(&["task", "cancel", "last", "1501,1,7,9999"])
         .says(&format!("Canceled tasks 1,1501 of job {job}"))
         .says(&format!(
             "Canceling task 7 of job {job} failed; already finished"

@@ -1,6 +1,5 @@
 //! `hq task …`.
 
-use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 
 use hq_core::range::IdArray;
@@ -16,6 +15,9 @@ use crate::error::{CliError, CliResult};
 use crate::output::format::{cut, id_array, joined_ids};
 use crate::output::{ExplanationView, TaskInfos, TaskListView, TaskLists};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
+
+/// The maximum number of tasks that `task cancel` takes; each is looked at.
+const TASKS_MAX: usize = 2_000_000;
 
 /// The maximum number of characters of a job's task ids in an error.
 const IDS_SHOWN_MAX: usize = 200;
@@ -88,12 +90,8 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     let tasks = args.target.some_tasks(args.tasks.as_ref())?;
     let mut client = context.connect().await?;
     let name = args.target.job;
-    let job = match name {
-        SingleSelector::Last => task_page::Job::Last(client::Empty {}),
-        SingleSelector::Id(id) => task_page::Job::Id(id),
-    };
     let mut next = Some(client::TaskPage {
-        job: Some(job),
+        job: Some(page_job(name)),
         tasks: Some(array_to_message(&tasks)),
         with_definition: true,
         with_curves: args.verbose,
@@ -195,28 +193,54 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
         ))
     })?;
     let mut client = context.connect().await?;
-    let jobs = client.ask(JobList(&name.into())).await?.jobs;
-    let Some(job) = jobs.first().map(|job| job.id) else {
-        tracing::error!("Canceling tasks of job {name} failed; job not found");
-        return Missing::one().end(missing::JOBS, context);
-    };
-    let all = client.task_ids(job, &[]).await?.unwrap_or_default();
-    let all: BTreeSet<u32> = all.iter().collect();
-    let unfinished = [client::TaskState::Waiting, client::TaskState::Running];
-    let unfinished = client.task_ids(job, &unfinished).await?.unwrap_or_default();
-    let (known, missing) = tasks.split(|span| all.range(span).copied());
-    let (live, over): (Vec<u32>, Vec<u32>) = known
-        .into_iter()
-        .partition(|id| unfinished.position(*id).is_some());
+    let mut next = Some(client::TaskPage {
+        job: Some(page_job(name)),
+        tasks: Some(array_to_message(&tasks)),
+        without_paths: true,
+        ..client::TaskPage::default()
+    });
+    let (mut live, mut over) = (Vec::new(), Vec::new());
+    let (mut missing, mut job) = (Missing::default(), 0);
+    while let Some(page) = client.next_page(&mut next).await? {
+        if !page.job_found {
+            tracing::error!("Canceling tasks of job {name} failed; job not found");
+            return Missing::one().end(missing::JOBS, context);
+        }
+        job = page.job;
+        missing.add(page.not_found.as_ref());
+        for task in &page.tasks {
+            match task.state() {
+                client::TaskState::Waiting | client::TaskState::Running => live.push(task.id),
+                client::TaskState::Finished
+                | client::TaskState::Failed
+                | client::TaskState::Canceled
+                | client::TaskState::Aborted => over.push(task.id),
+            }
+        }
+        if live.len() + over.len() > TASKS_MAX {
+            return Err(CliError::usage(&format!(
+                "expected at most {TASKS_MAX} tasks; `hq job cancel {job}` cancels all tasks of the job"
+            )));
+        }
+    }
+    live.sort_unstable();
+    let mut canceled = 0;
     for ids in live.chunks(CANCELED_MAX) {
         let ids = IdArray::from_sorted(ids.iter().copied()).unwrap_or_default();
-        let tasks = Some(array_to_message(&ids));
         let cancel = client::CancelTasks {
             job,
-            tasks,
+            tasks: Some(array_to_message(&ids)),
             keep_running: false,
         };
-        client.ask(cancel).await?;
+        let results = client.ask(cancel).await?.results;
+        canceled += results
+            .iter()
+            .map(|job| job.canceled as usize)
+            .sum::<usize>();
+    }
+    if canceled < live.len() {
+        let rest = live.len() - canceled;
+        tracing::warn!("{rest} of these tasks of job {job} ended before they could be canceled");
     }
     if !live.is_empty() {
         tracing::info!("Canceled {} of job {job}", task_ids(live));
@@ -227,10 +251,17 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
             task_ids(over)
         );
     }
-    let missing = Missing::of(Some(&array_to_message(&missing)));
     missing.report_failed("Canceling", "task");
     context.done()?;
     end_without((missing, job), &mut client, context).await
+}
+
+/// Converts a selector of one job.
+const fn page_job(job: SingleSelector) -> task_page::Job {
+    match job {
+        SingleSelector::Last => task_page::Job::Last(client::Empty {}),
+        SingleSelector::Id(id) => task_page::Job::Id(id),
+    }
 }
 
 /// Formats task ids with the noun in the right number.
