@@ -121,7 +121,8 @@ pub(crate) struct Cluster {
     events: BTreeMap<(Time, u64), Event>,
     next_event: u64,
     next_link: u64,
-    server_timer: Option<Time>,
+    /// The key of the timer in `events`, if one is set.
+    server_timer: Option<(Time, u64)>,
     runs: BTreeMap<JobId, Runs>,
     jobs: u32,
     submitted: Vec<Input>,
@@ -371,9 +372,11 @@ impl Cluster {
         (time <= end).then(|| (time, next.remove()))
     }
 
-    fn put(&mut self, at: Time, event: Event) {
+    fn put(&mut self, at: Time, event: Event) -> (Time, u64) {
         self.next_event += 1;
-        self.events.insert((at, self.next_event), event);
+        let key = (at, self.next_event);
+        self.events.insert(key, event);
+        key
     }
 
     /// Lets the server take some inputs and make a decision, which is timed.
@@ -405,12 +408,13 @@ impl Cluster {
         for effect in effects {
             self.obey(effect);
         }
-        if let Some(due) = self.server.next_deadline()
-            && self.server_timer.is_none_or(|set| due < set)
-        {
-            self.server_timer = Some(due);
-            self.put(due.max(self.now).max(self.busy_until), Event::ServerTimer);
+        // As in the real loop, there is one timer, and each decision sets it anew.
+        if let Some(timer) = self.server_timer.take() {
+            self.events.remove(&timer);
         }
+        let due = self.server.next_deadline();
+        let due = due.map(|due| due.max(self.now).max(self.busy_until));
+        self.server_timer = due.map(|due| self.put(due, Event::ServerTimer));
     }
 
     fn obey(&mut self, effect: Effect) {
