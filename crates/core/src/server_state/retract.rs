@@ -18,6 +18,10 @@ const RETRACT_HORIZON: Duration = Duration::from_millis(50);
 /// The minimum time between two searches for tasks to retract. It is too short for users to notice.
 const REBALANCE_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The same interval while the ready queue contains tasks. Workers with little room are then
+/// common, and each search costs as much as tens of decisions.
+const REBALANCE_QUEUED_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The interval between searches for tasks that cannot start where they were sent, while there may
 /// be any.
 const STUCK_CHECK: Duration = Duration::from_millis(250);
@@ -196,7 +200,11 @@ impl Retraction {
         classes: &Classes,
         has_room: bool,
     ) {
-        let due = self.last_rebalance + REBALANCE_INTERVAL;
+        let interval = match has_room {
+            true => REBALANCE_INTERVAL,
+            false => REBALANCE_QUEUED_INTERVAL,
+        };
+        let due = self.last_rebalance + interval;
         self.rebalance_at = None;
         // Stuck tasks are retracted even if no worker is idle, because a queued task can go to any
         // worker where a task ends.
@@ -211,7 +219,7 @@ impl Retraction {
         }
         self.last_rebalance = ctx.now.mono;
         if self.rebalance(ctx, workers, classes) {
-            self.rebalance_at = Some(ctx.now.mono + REBALANCE_INTERVAL);
+            self.rebalance_at = Some(ctx.now.mono + interval);
         }
     }
 
