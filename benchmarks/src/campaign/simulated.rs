@@ -270,6 +270,7 @@ impl World {
             WorkerCommand::DropTemplates(_)
             | WorkerCommand::Kill(_)
             | WorkerCommand::KillNow(_)
+            | WorkerCommand::Signal(..)
             | WorkerCommand::Hold(_)
             | WorkerCommand::Stop
             | WorkerCommand::StopDrained

@@ -278,7 +278,7 @@ impl SimulatedWorker {
                         self.tasks.withdraw(token);
                     }
                 }
-                Effect::DropTemplate(_) => {}
+                Effect::DropTemplate(_) | Effect::Signal(..) => {}
                 Effect::Report(report) => self.line.feed(&ToServer::from(&report))?,
                 Effect::Farewell => self.line.feed(&ToServer::from(ExitReason::ServerEnded))?,
                 Effect::Exit(reason) => {

@@ -488,6 +488,7 @@ impl Cluster {
                     WorkerEffect::DropTemplate(_)
                     | WorkerEffect::Farewell
                     | WorkerEffect::Kill(_)
+                    | WorkerEffect::Signal(..)
                     | WorkerEffect::Exit(_) => {}
                 }
             }

@@ -302,6 +302,9 @@ pub struct Usage {
     pub system: Duration,
 }
 
+/// The numbers of the signals that can be sent to tasks.
+pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
+
 /// The Linux name of a signal number. Unnamed signals are shown as `SIG<n>`.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalName(pub i32);
@@ -309,6 +312,24 @@ pub struct SignalName(pub i32);
 /// The names of the signals, starting at 1.
 const SIGNAL_NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP \
     TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
+
+impl std::str::FromStr for SignalName {
+    type Err = String;
+
+    /// Parses `SIGTERM`, `term` or `15`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let upper = text.to_uppercase();
+        let name = match upper.starts_with("SIG") {
+            true => upper,
+            false => format!("SIG{upper}"),
+        };
+        let named = || SIGNALS.map(Self).find(|signal| signal.to_string() == name);
+        let found = text.parse().ok().map(Self).or_else(named);
+        found
+            .filter(|Self(number)| SIGNALS.contains(number))
+            .ok_or_else(|| format!("expected a signal such as SIGTERM or 15, found `{text}`"))
+    }
+}
 
 impl fmt::Display for SignalName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

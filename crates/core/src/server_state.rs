@@ -56,7 +56,7 @@ pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::{AwaitedEnds, ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
 pub use effect::{
-    Assignment, Effect, Freed, Notification, Reply, Resubmitted, StopResult, WatchUpdate,
+    Assignment, Effect, Freed, Notification, Reply, Resubmitted, Signaled, StopResult, WatchUpdate,
     WatchedJob, WorkerCommand,
 };
 pub use gate::{Gate, Wait};
@@ -505,6 +505,9 @@ impl ServerState {
                 tasks,
                 keep_running,
             } => Reply::Jobs(self.cancel_tasks(ctx, job, (&tasks, keep_running))),
+            Command::SignalTasks { job, tasks, signal } => {
+                Reply::Signaled(self.signal_tasks(ctx, job, &tasks, signal))
+            }
             Command::ForgetJobs { jobs, states } => {
                 return self.on_sweep(ctx, request, &jobs, JobAction::Forget(states));
             }

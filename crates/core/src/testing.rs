@@ -148,6 +148,7 @@ pub fn worker_config(cpus: u32) -> WorkerConfig {
         min_utilization: 0.0,
         on_server_lost: OnServerLost::Stop,
         takes_successors: true,
+        takes_signals: true,
         memory_limits: MemoryLimits::Enforced,
         process_pid: 1,
         allocation: None,

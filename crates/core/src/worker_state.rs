@@ -223,6 +223,11 @@ impl WorkerState {
                 self.on_kill(now, keys, effects);
                 effects.extend(running.into_iter().map(Effect::Kill));
             }
+            Input::Signal(keys, signal) => {
+                // Tasks that have ended meanwhile are skipped.
+                let running = keys.iter().filter_map(|key| self.running.token_of(*key));
+                effects.extend(running.map(|token| Effect::Signal(token, signal)));
+            }
             Input::Hold(is_held) => self.is_held = is_held,
             Input::Relaying(is_relaying) => self.is_relaying = is_relaying,
             Input::Stop => self.begin_stopping(now, ExitReason::Stopped, effects),

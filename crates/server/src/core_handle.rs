@@ -290,6 +290,7 @@ impl CoreHandle {
             | Command::CloseJobs(_)
             | Command::CancelJobs { .. }
             | Command::CancelTasks { .. }
+            | Command::SignalTasks { .. }
             | Command::ForgetJobs { .. }
             | Command::Queue(_)
             | Command::StopWorkers(_)

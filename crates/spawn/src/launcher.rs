@@ -312,6 +312,12 @@ impl Launcher {
         self.pool.terminate(token, how);
     }
 
+    /// Sends a signal to the process group of a running child. Other children and unknown tokens are
+    /// ignored.
+    pub fn signal(&self, token: Token, signal: i32) {
+        self.pool.signal(token, signal);
+    }
+
     /// Kills all children, their process groups and their descendants at once with SIGKILL. Queued
     /// children are reported as canceled.
     pub fn kill_all(&self) {

@@ -284,6 +284,14 @@ impl Table {
         }
     }
 
+    /// Returns the running child with this token.
+    pub(crate) fn child(&self, token: Token) -> Option<&Running> {
+        match &self.slots.get(*self.by_token.get(&token)?)?.state {
+            State::Running(child) => Some(child),
+            State::Starting { .. } | State::Free => None,
+        }
+    }
+
     /// Removes a child that has ended, before it is reaped.
     pub(crate) fn take(&mut self, key: Key) -> Option<Running> {
         if !matches!(self.slots.get(key.index())?.state, State::Running(_)) {

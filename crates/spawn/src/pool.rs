@@ -535,6 +535,15 @@ impl Pool {
         self.leave(lane);
     }
 
+    /// Sends a signal to the process group of a running child.
+    pub(crate) fn signal(&self, token: Token, signal: i32) {
+        // The lock keeps the child from being reaped, and its pid from being reused.
+        let table = self.watch.table();
+        if let Some(child) = table.child(token) {
+            let _ = sys::kill(child.target(), signal);
+        }
+    }
+
     /// Cancels all requests and kills all children.
     pub(crate) fn kill_all(&self) {
         let mut queue = self.lock();

@@ -609,6 +609,7 @@ where
                 }
                 Effect::Terminate(token) => self.launcher.terminate(token),
                 Effect::Kill(token) => self.launcher.kill(token),
+                Effect::Signal(token, signal) => self.launcher.signal(token, signal),
                 Effect::Report(report) => {
                     for values in self.reported.values(&report, self.launcher.calls()) {
                         self.link.feed(&values);

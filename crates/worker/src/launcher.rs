@@ -256,6 +256,13 @@ impl TaskLauncher {
         self.end(token, Termination::KILL);
     }
 
+    /// Sends a signal to the process group of the task, or of the interpreter that runs the call.
+    pub(crate) fn signal(&self, token: LaunchToken, signal: i32) {
+        if let Some(process) = self.calls.process_of(token) {
+            self.engine.signal(process, signal);
+        }
+    }
+
     fn end(&mut self, token: LaunchToken, how: Termination) {
         if self.streaming.give_up(token) {
             return;

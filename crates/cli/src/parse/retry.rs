@@ -9,9 +9,6 @@ use hq_core::retry::RetryCause;
 use super::duration::parse_duration;
 use super::request::parse_named_request;
 
-/// The largest signal number of Linux.
-const SIGNAL_MAX: i32 = 64;
-
 /// A value of `--retry-on`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RetryOn(pub(crate) Vec<RetryCause>);
@@ -112,18 +109,7 @@ fn parse_factor(text: &str) -> Result<u32, String> {
 
 /// Parses a signal: `SIGTERM`, `term` or `15`.
 pub(crate) fn parse_signal(text: &str) -> Result<i32, String> {
-    let upper = text.to_uppercase();
-    let name = if upper.starts_with("SIG") {
-        upper
-    } else {
-        format!("SIG{upper}")
-    };
-    let number = text.parse::<i32>().ok();
-    let named = (1..=SIGNAL_MAX).find(|signal| SignalName(*signal).to_string() == name);
-    number
-        .or(named)
-        .filter(|signal| (1..=SIGNAL_MAX).contains(signal))
-        .ok_or_else(|| format!("expected a signal such as SIGTERM or 15, found `{text}`"))
+    text.parse().map(|SignalName(number)| number)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::after::{persist_dropped, sorted_ids};
-use super::{ChangeKind, Ctx, Freed, JobResult, ServerState, StopResult, WorkerCommand};
+use super::{ChangeKind, Ctx, Freed, JobResult, ServerState, Signaled, StopResult, WorkerCommand};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{JobState, TaskAt, TaskSlot};
 use crate::range::{IdArray, IdRange};
@@ -193,6 +193,47 @@ impl ServerState {
         }
     }
 
+    /// Sends a signal to those of these tasks that run. Unknown ids are ignored.
+    pub(super) fn signal_tasks(
+        &self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        tasks: &IdArray,
+        signal: i32,
+    ) -> Signaled {
+        let (mut sent, mut unable) = (Vec::new(), Vec::new());
+        let mut signaled = BTreeMap::<WorkerId, Vec<(TaskKey, InstanceId)>>::new();
+        for task in tasks.iter() {
+            let found = self.jobs.get(id).and_then(|job| job.find(TaskId(task)));
+            let Some(at) = found.map(|slot| slot.of(id)) else {
+                continue;
+            };
+            if self.jobs.phase(at) != Some(Phase::Running) {
+                continue;
+            }
+            let holder = self.holder(at).filter(|(worker, _)| {
+                let worker = self.workers.get(*worker);
+                worker.is_some_and(|worker| worker.config.takes_signals && !worker.is_away())
+            });
+            match holder {
+                Some((worker, instance)) => {
+                    let key = TaskKey::new(id, TaskId(task));
+                    signaled.entry(worker).or_default().push((key, instance));
+                    sent.push(task);
+                }
+                None => unable.push(task),
+            }
+        }
+        for (worker, tasks) in signaled {
+            ctx.send(worker, WorkerCommand::Signal(tasks, signal));
+        }
+        let ids = |ids: Vec<u32>| IdArray::from_sorted(ids).unwrap_or_default();
+        Signaled {
+            sent: ids(sent),
+            unable: ids(unable),
+        }
+    }
+
     /// Returns the connected worker with the current instance of a task, and the instance.
     fn holder(&self, at: TaskAt) -> Option<(WorkerId, InstanceId)> {
         let record = self.jobs.get(at.job)?.record(at.slot)?;
@@ -347,6 +388,7 @@ mod tests {
                 | Reply::SubmittedAll(_)
                 | Reply::Refused(_)
                 | Reply::Queue(_)
+                | Reply::Signaled(_)
                 | Reply::Forgotten { .. } => None,
             }
         });

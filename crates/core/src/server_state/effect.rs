@@ -61,6 +61,8 @@ pub enum Reply {
     Refused(SubmitRefusal),
     /// The answer to a close or cancel command, with a row for each job.
     Jobs(Selected<JobResult>),
+    /// The answer to a signal command.
+    Signaled(Signaled),
     /// The answer to a resubmit command, with a row for each job.
     Resubmitted(Selected<Resubmitted>),
     /// The answer to a forget command.
@@ -74,6 +76,15 @@ pub enum Reply {
     Queue(Result<Option<QueueId>, Refusal>),
     /// The answer to a stop or drain of workers, with a row for each worker.
     Workers(Selected<(WorkerId, StopResult)>),
+}
+
+/// The tasks of one job that a signal command named. Other tasks are unknown or did not run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Signaled {
+    /// The tasks whose workers were told to send the signal.
+    pub sent: IdArray,
+    /// The running tasks whose workers are disconnected or too old to send signals.
+    pub unable: IdArray,
 }
 
 /// The result of resubmitting one job.
@@ -185,6 +196,8 @@ pub enum WorkerCommand {
     Kill(Vec<(TaskKey, InstanceId)>),
     /// The worker should kill these tasks immediately, even within their grace period.
     KillNow(Vec<(TaskKey, InstanceId)>),
+    /// The worker should send this signal to these tasks.
+    Signal(Vec<(TaskKey, InstanceId)>, i32),
     /// Whether the worker is a node of a multi-node task that runs elsewhere, so that it must not
     /// stop for being idle.
     Hold(bool),
@@ -215,9 +228,10 @@ impl WorkerCommand {
                 templates.sum::<usize>() + assignments.sum::<usize>()
             }
             Self::DropTemplates(templates) => ITEM_BYTES * (1 + templates.len()),
-            Self::Retract(tasks) | Self::Kill(tasks) | Self::KillNow(tasks) => {
-                ITEM_BYTES + tasks.len() * KEY_BYTES
-            }
+            Self::Retract(tasks)
+            | Self::Kill(tasks)
+            | Self::KillNow(tasks)
+            | Self::Signal(tasks, _) => ITEM_BYTES + tasks.len() * KEY_BYTES,
             Self::Ping(forgotten) => ASSIGNMENT_BYTES + ITEM_BYTES * forgotten.len(),
             Self::Hold(_)
             | Self::Stop

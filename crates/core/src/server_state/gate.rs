@@ -74,6 +74,7 @@ impl Effect {
                 worker,
                 WorkerCommand::Kill(_)
                 | WorkerCommand::KillNow(_)
+                | WorkerCommand::Signal(..)
                 | WorkerCommand::Stop
                 | WorkerCommand::ServerEnds,
             )

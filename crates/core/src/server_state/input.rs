@@ -79,8 +79,8 @@ pub enum Input {
 /// client does not wait for hundreds of long reports. This is a few milliseconds of work.
 pub const ROWS_PER_ROUND_MAX: usize = 1_024;
 
-/// The maximum number of tasks that one command can cancel individually. This is a millisecond of
-/// work.
+/// The maximum number of tasks that one command can cancel or signal individually. This is a
+/// millisecond of work.
 pub const CANCELED_MAX: usize = 1_000;
 
 impl Input {
@@ -96,7 +96,10 @@ impl Input {
             Self::Resubmit(..) => ROWS_PER_ROUND_MAX,
             // A large submit is queued in portions, and a long list is processed in steps.
             Self::Submit(_, submission) => submission.cost().min(ROWS_PER_ROUND_MAX),
-            Self::Request(_, Command::CancelTasks { tasks, .. }) => {
+            Self::Request(
+                _,
+                Command::CancelTasks { tasks, .. } | Command::SignalTasks { tasks, .. },
+            ) => {
                 1 + usize::try_from(tasks.len())
                     .map_or(CANCELED_MAX, |count| count.min(CANCELED_MAX))
             }
@@ -148,6 +151,15 @@ pub enum Command {
         tasks: IdArray,
         /// Whether running tasks are spared.
         keep_running: bool,
+    },
+    /// Sends a signal to running tasks of a job.
+    SignalTasks {
+        /// The id of the job.
+        job: JobId,
+        /// The ids of the tasks, at most [`CANCELED_MAX`].
+        tasks: IdArray,
+        /// The number of the signal, one of [`crate::outcome::SIGNALS`].
+        signal: i32,
     },
     /// Forgets completed jobs in these states.
     ForgetJobs {

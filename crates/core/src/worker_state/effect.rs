@@ -25,6 +25,8 @@ pub enum Effect {
     Terminate(LaunchToken),
     /// Sends SIGKILL to the whole task immediately.
     Kill(LaunchToken),
+    /// Sends a signal to the process group of the task.
+    Signal(LaunchToken, i32),
     /// Sends a report to the server.
     Report(Report),
     /// Drops a template that no later launch uses.

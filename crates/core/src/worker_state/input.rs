@@ -96,6 +96,8 @@ pub enum Input {
     Kill(Vec<InstanceKey>),
     /// The server kills these tasks immediately, even within their grace period.
     KillNow(Vec<InstanceKey>),
+    /// The server sends this signal to these tasks.
+    Signal(Vec<InstanceKey>, i32),
     /// Whether the worker is a node of a multi-node task that runs on another worker. As such a
     /// node, it has no idle timeout.
     Hold(bool),

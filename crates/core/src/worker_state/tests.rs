@@ -142,6 +142,7 @@ pub(super) fn launches(effects: &[Effect]) -> Vec<&LaunchTask> {
             Effect::Launch(tasks) => Some(tasks),
             Effect::Terminate(_)
             | Effect::Kill(_)
+            | Effect::Signal(..)
             | Effect::Withdraw(_)
             | Effect::Report(_)
             | Effect::DropTemplate(_)
@@ -161,6 +162,7 @@ pub(super) fn reports(effects: &[Effect]) -> Vec<&Report> {
             | Effect::Withdraw(_)
             | Effect::Terminate(_)
             | Effect::Kill(_)
+            | Effect::Signal(..)
             | Effect::DropTemplate(_)
             | Effect::Farewell
             | Effect::Exit(_) => None,
@@ -197,6 +199,7 @@ fn exit(effects: &[Effect]) -> Option<ExitReason> {
         | Effect::Withdraw(_)
         | Effect::Terminate(_)
         | Effect::Kill(_)
+        | Effect::Signal(..)
         | Effect::Report(_)
         | Effect::DropTemplate(_)
         | Effect::Farewell => None,

@@ -12,11 +12,12 @@ use hq_core::template::ByteText;
 
 use super::output::OutputQuery;
 use super::resize::NEW_REQUESTS_MAX;
+use super::template::signal;
 use super::token::{self, TokenChange};
 use super::wire::{FromWire, ToWire, each, field, list, received, same_enum, wire};
 use super::{AllocRequest, ConvertError, Within, at_most, duration, known, path, required, text};
-use crate::client;
 use crate::limits::QUARANTINE_SPANS;
+use crate::{client, common};
 
 /// The maximum number of states in a filter. Six states exist.
 const STATES_MAX: usize = 64;
@@ -232,6 +233,7 @@ impl TryFrom<client::Request> for ClientRequest {
                 reason: received("job_cancel.reason", reason)?,
             }),
             R::TaskCancel(cancel) => Self::Command(cancel_tasks(cancel).within("task_cancel")?),
+            R::TaskSignal(signal) => Self::Command(signal_tasks(signal).within("task_signal")?),
             R::JobForget(forget) => Self::Command(forget_jobs(forget).within("job_forget")?),
             R::JobResubmit(again) => Self::Command(resubmit(again).within("job_resubmit")?),
             R::WorkerStop(workers) => of_workers(Command::StopWorkers, "worker_stop", workers)?,
@@ -326,14 +328,26 @@ fn states(field: &str, found: Vec<i32>) -> Result<Vec<TaskState>, ConvertError> 
 }
 
 fn cancel_tasks(message: client::CancelTasks) -> Result<Command, ConvertError> {
-    let tasks: IdArray = received("tasks", message.tasks)?;
-    let count = usize::try_from(tasks.len()).unwrap_or(usize::MAX);
-    at_most("tasks", count, CANCELED_MAX)?;
     Ok(Command::CancelTasks {
         job: JobId(message.job),
-        tasks,
+        tasks: few_tasks(message.tasks)?,
         keep_running: message.keep_running,
     })
+}
+
+fn signal_tasks(message: client::SignalTasks) -> Result<Command, ConvertError> {
+    Ok(Command::SignalTasks {
+        job: JobId(message.job),
+        tasks: few_tasks(message.tasks)?,
+        signal: signal("signal", message.signal)?,
+    })
+}
+
+fn few_tasks(tasks: Option<common::IdArray>) -> Result<IdArray, ConvertError> {
+    let tasks: IdArray = received("tasks", tasks)?;
+    let count = usize::try_from(tasks.len()).unwrap_or(usize::MAX);
+    at_most("tasks", count, CANCELED_MAX)?;
+    Ok(tasks)
 }
 
 fn quarantine(message: client::QuarantineWorkers) -> Result<Command, ConvertError> {

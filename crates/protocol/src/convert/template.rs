@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
+use hq_core::outcome::SIGNALS;
 use hq_core::params::{DIGITS_MAX, Decimals, PARAMS_MAX, PIECES_MAX, Param, Params, Values};
 use hq_core::resource::amount::Amount;
 use hq_core::retry::{RetryCause, RetrySpec, StopSpec};
@@ -22,9 +23,6 @@ const ARGS_MAX: usize = 1 << 18;
 
 /// The maximum number of inputs, and of outputs, of a template.
 const FILES_MAX: usize = 1 << 16;
-
-/// The largest signal number on Linux.
-const SIGNAL_MAX: i32 = 64;
 
 /// The maximum number of retry causes, more than anyone needs.
 const RETRY_CAUSES_MAX: usize = 512;
@@ -168,9 +166,9 @@ fn param_messages(params: &Option<Arc<Params>>) -> (Vec<common::Param>, u32) {
     })
 }
 
-fn signal(field: &str, found: u32) -> Result<i32, ConvertError> {
+pub(super) fn signal(field: &str, found: u32) -> Result<i32, ConvertError> {
     let signal = i32::try_from(found).ok();
-    let signal = signal.filter(|signal| (1..=SIGNAL_MAX).contains(signal));
+    let signal = signal.filter(|signal| SIGNALS.contains(signal));
     signal.ok_or_else(|| ConvertError::invalid(field, "a signal from 1 to 64", found))
 }
 

@@ -21,7 +21,8 @@ use super::relay::RelayRequest;
 use super::report::{instance_keys, task_list, task_rows};
 use super::wire::{FromWire, ToWire, each, field, list, optional, or_default, received, wire};
 use super::{
-    ConvertError, Within, absolute_path, at_most, duration, known, path, required, same_len, text,
+    ConvertError, Within, absolute_path, at_most, duration, known, path, required, same_len,
+    template, text,
 };
 use crate::key::{SecretKey, digest};
 use crate::relay::Terms;
@@ -399,6 +400,11 @@ impl TryFrom<worker::ToWorker> for FromServer {
             Message::Acknowledge(worker::Acknowledge { seq }) => Input::Acknowledged(seq),
             Message::Stop(worker::Stop { server_ends: false }) => Input::Stop,
             Message::Stop(worker::Stop { server_ends: true }) => Input::ServerEnds,
+            Message::Signal(worker::Signal { tasks, signal }) => {
+                let tasks = instance_keys(required(tasks, "signal.tasks")?);
+                let signal = template::signal("signal.signal", signal)?;
+                Input::Signal(tasks.within("signal.tasks")?, signal)
+            }
             Message::Hold(worker::Hold { held }) => Input::Hold(held),
             Message::Assign(assign) => assign.try_into().within("assign")?,
             Message::Retract(list) => Input::Retract(instance_keys(list).within("retract")?),
@@ -432,6 +438,10 @@ impl From<&WorkerCommand> for worker::ToWorker {
             WorkerCommand::KillNow(tasks) => Message::Kill(worker::TaskList {
                 at_once: true,
                 ..task_list(tasks.iter().copied())
+            }),
+            WorkerCommand::Signal(tasks, signal) => Message::Signal(worker::Signal {
+                tasks: Some(task_list(tasks.iter().copied())),
+                signal: signal.cast_unsigned(),
             }),
             WorkerCommand::Hold(held) => Message::Hold(worker::Hold { held: *held }),
             WorkerCommand::Stop | WorkerCommand::StopDrained => {

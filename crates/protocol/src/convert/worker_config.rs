@@ -25,6 +25,7 @@ wire! {
         min_utilization: fraction,
         on_server_lost,
         takes_successors,
+        takes_signals,
         memory_limits: known_limits,
         process_pid,
         allocation,

@@ -139,6 +139,7 @@ impl LocalMachine {
             min_utilization: 0.0,
             on_server_lost: OnServerLost::Stop,
             takes_successors: true,
+            takes_signals: true,
             memory_limits: MemoryLimits::Enforced,
             process_pid: keeper.front_pid,
             allocation: None,

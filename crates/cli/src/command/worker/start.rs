@@ -214,6 +214,7 @@ fn configuration(
             OnServerLostArg::FinishRunning => OnServerLost::FinishRunning,
         },
         takes_successors: true,
+        takes_signals: true,
         memory_limits: memory_limits(args),
         process_pid: 0,
         allocation,

@@ -250,6 +250,7 @@ pub(super) fn worker() -> client::WorkerInfo {
             min_utilization: 0.1,
             on_server_lost: common::OnServerLost::Stop.into(),
             takes_successors: true,
+            takes_signals: true,
             memory_limits: common::MemoryLimits::Enforced.into(),
             process_pid: 29076,
             return_digest: Vec::new().into(),

@@ -124,7 +124,8 @@ impl Node {
                     Effect::Terminate(token) => {
                         events.extend(self.terminate(now.mono, token, rng));
                     }
-                    Effect::Kill(token) => {
+                    // The signals of the simulation are fatal.
+                    Effect::Kill(token) | Effect::Signal(token, _) => {
                         if let Some(process) = self.processes.get_mut(&token) {
                             process.dies_at = Some(now.mono);
                         }
@@ -367,6 +368,9 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
         WorkerCommand::Retract(tasks) => Input::Retract(tasks.into_iter().map(key).collect()),
         WorkerCommand::Kill(tasks) => Input::Kill(tasks.into_iter().map(key).collect()),
         WorkerCommand::KillNow(tasks) => Input::KillNow(tasks.into_iter().map(key).collect()),
+        WorkerCommand::Signal(tasks, signal) => {
+            Input::Signal(tasks.into_iter().map(key).collect(), signal)
+        }
         WorkerCommand::Hold(is_held) => Input::Hold(is_held),
         WorkerCommand::Stop | WorkerCommand::StopDrained => Input::Stop,
         WorkerCommand::ServerEnds => Input::ServerEnds,

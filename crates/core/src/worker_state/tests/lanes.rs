@@ -19,6 +19,7 @@ fn withdrawn(effects: &[Effect]) -> Vec<LaunchToken> {
         Effect::Launch(_)
         | Effect::Terminate(_)
         | Effect::Kill(_)
+        | Effect::Signal(..)
         | Effect::Report(_)
         | Effect::DropTemplate(_)
         | Effect::Farewell
@@ -145,7 +146,8 @@ fn all_of_a_lane_end_with_the_worker() {
             | Effect::Report(_)
             | Effect::DropTemplate(_)
             | Effect::Farewell
-            | Effect::Exit(_) => None,
+            | Effect::Exit(_)
+            | Effect::Signal(..) => None,
         })
         .collect();
     assert_eq!(told, all);

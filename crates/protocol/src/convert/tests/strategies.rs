@@ -357,7 +357,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
             0.0..=1.0_f32,
             (
                 lost,
-                any::<bool>(),
+                any::<(bool, bool)>(),
                 memory_limits,
                 any::<Option<[u8; 32]>>(),
             ),
@@ -370,7 +370,8 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
             |((hostname, group, address, work_dir, beat), times, rest)| {
                 let (idle_timeout, time_limit, overview_interval, retract_check_interval) = times;
                 let (min_utilization, lost, process_pid, allocation, resources) = rest;
-                let (on_server_lost, takes_successors, memory_limits, return_digest) = lost;
+                let (on_server_lost, takes, memory_limits, return_digest) = lost;
+                let (takes_successors, takes_signals) = takes;
                 WorkerConfig {
                     hostname,
                     group,
@@ -384,6 +385,7 @@ pub(super) fn worker_config() -> impl Strategy<Value = WorkerConfig> {
                     min_utilization,
                     on_server_lost,
                     takes_successors,
+                    takes_signals,
                     memory_limits,
                     process_pid,
                     allocation,

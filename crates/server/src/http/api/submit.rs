@@ -186,6 +186,7 @@ fn accepted(outcome: Outcome) -> Result<Id, ApiError> {
         Outcome::SubmittedAll(_)
         | Outcome::Jobs(_)
         | Outcome::Resubmitted(_)
+        | Outcome::Signaled(_)
         | Outcome::Forgotten { .. }
         | Outcome::Queue(_)
         | Outcome::Workers(_) => Err(unexpected()),
