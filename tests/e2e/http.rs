@@ -375,6 +375,31 @@ fn the_interface_follows_a_run_to_its_end() {
 }
 
 #[test]
+fn programs_signal_running_tasks() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    env.start_worker(1);
+    let site = Site::of(&env);
+    let sleeping = env.submit(&["--", "sleep", "1000"]);
+    env.wait_for("the task runs", || {
+        let running = &env.stats(&sleeping)["running"];
+        (*running == 1).then_some(()).ok_or(running.to_string())
+    });
+    let signal = |task: &str, query: &str| {
+        let path = format!("/api/v1/jobs/{sleeping}/tasks/{task}/signal{query}");
+        site.post(&path).status
+    };
+    let asked = [("0", ""), ("0", "?signal=FOO"), ("1", "?signal=TERM")];
+    assert_eq!(
+        asked.map(|(task, query)| signal(task, query)),
+        [400, 400, 409]
+    );
+    assert_eq!(signal("0", "?signal=TERM"), 200);
+    env.wait_job(&sleeping);
+    assert_eq!(env.stats(&sleeping)["failed"], 1);
+}
+
+#[test]
 fn tasks_and_failures_are_told_apart_by_parameters() {
     let mut env = Env::new();
     env.start_server_with(&["--http"]);

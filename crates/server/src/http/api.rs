@@ -141,6 +141,10 @@ pub(super) fn router() -> Router<Arc<App>> {
             "/jobs/{job}/tasks/{task}/cancel",
             post(actions::cancel_task),
         )
+        .route(
+            "/jobs/{job}/tasks/{task}/signal",
+            post(actions::signal_task),
+        )
         .route("/jobs/{job}/tasks/{task}/output", get(read::output))
         .route("/jobs/{job}/tasks/{task}/explain", get(views::explain))
         .route("/jobs/{job}/strip", get(views::strip))

@@ -6,10 +6,13 @@ use axum::Json;
 use axum::extract::{Path, State};
 use hq_core::autoalloc::QueueCommand;
 use hq_core::id::{JobId, QueueId};
+use hq_core::outcome::SignalName;
 use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::selector::Selector;
-use hq_core::server_state::{Command, JobResult, Reply as Outcome, Resubmitted, StopResult};
+use hq_core::server_state::{
+    Command, JobResult, Reply as Outcome, Resubmitted, Signaled, StopResult,
+};
 use hq_core::task::TaskState;
 use hq_protocol::convert::AllocRequest;
 
@@ -86,6 +89,42 @@ pub(in crate::http) async fn cancel_task(
         } => Err(ApiError::not_found(format!("job {job} has no task {task}"))),
         JobResult::Ok { canceled, .. } => Ok(Json(Canceled { canceled })),
         JobResult::Already(_) => Ok(Json(Canceled { canceled: 0 })),
+    }
+}
+
+query! {
+    /// The parameters of a signal request.
+    SignalQuery {
+        /// The name or number of the signal, such as USR1.
+        signal: String,
+    }
+}
+
+/// Sends a signal to a running task of a job.
+pub(in crate::http) async fn signal_task(
+    State(app): State<Arc<App>>,
+    Path((job, task)): Path<(String, String)>,
+    asked: Parameters<SignalQuery>,
+) -> Answer<Done> {
+    let signal = parameters(asked)?.signal.parse::<SignalName>();
+    let SignalName(signal) = signal.map_err(ApiError::bad)?;
+    let command = Command::SignalTasks {
+        job: JobId(id(&job, "job")?),
+        tasks: IdArray::single(id(&task, "task")?),
+        signal,
+    };
+    let Outcome::Signaled(Signaled { sent, unable }) = carry_out(&app, command).await? else {
+        return Err(unexpected());
+    };
+    if !unable.is_empty() {
+        let why = format!("the worker of task {task} is disconnected or of an earlier release");
+        return Err(ApiError::conflict(why));
+    }
+    match sent.is_empty() {
+        true => Err(ApiError::conflict(format!(
+            "job {job} has no running task {task}"
+        ))),
+        false => Ok(Json(Done { done: true })),
     }
 }
 

@@ -126,6 +126,7 @@ fn operations() -> Vec<Operation> {
         submit::attach,
         views::task,
         actions::cancel_task,
+        actions::signal_task,
         read::output,
         views::explain,
         views::strip,
