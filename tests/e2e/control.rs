@@ -80,6 +80,52 @@ fn single_tasks_are_canceled_and_the_rest_goes_on() {
 }
 
 #[test]
+fn signals_reach_running_tasks_and_the_others_are_named() {
+    let env = Env::with_worker(2);
+    // A child in the task's process group gets the signal, too.
+    let child = "trap 'echo child >> got; exit' USR1; while :; do sleep 0.1; done";
+    let script = format!(
+        r#"[ $HQ_TASK_ID != 1 ] || exit 0; trap 'echo main >> got' USR1; bash -c "{child}" & echo up >> up; wait; wait"#
+    );
+    let job = env.submit(&["--array=1-4", "--", "bash", "-c", &script]);
+    env.wait_lines("up", 2);
+    let finished = |count: u64| match env.stats(&job)["finished"].as_u64() {
+        Some(found) if found == count => Ok(()),
+        found => Err(format!("{found:?}")),
+    };
+    env.wait_for("the first task ends", || finished(1));
+    env.hq(&["task", "signal", &format!("{job}.3,1-2,4-9"), "-s", "usr1"])
+        .says(&format!("Sent SIGUSR1 to tasks 2-3 of job {job}"))
+        .says(&format!(
+            "Signaling task 1 of job {job} failed; not running anymore"
+        ))
+        .says(&format!(
+            "Signaling task 4 of job {job} failed; not running yet"
+        ))
+        .says("Signaling task 9 failed; task not found")
+        .exits_with(1);
+    env.wait_lines("got", 4);
+    env.wait_for("the signaled tasks end", || finished(3));
+    let name = format!("{job}.4");
+    env.wait_lines("up", 3);
+    env.hq(&["task", "signal", &name, "--signal", "KILL"]).ok();
+    env.wait_job(&job);
+    env.hq(&["task", "info", &name]).says("SIGKILL").ok();
+    env.hq(&["task", "signal", &name, "-s", "USR1"])
+        .says("not running anymore")
+        .exits_with(1);
+    env.hq(&["task", "signal", &job, "-s", "USR1"])
+        .says(&format!("`hq job task-ids {job} --filter running`"))
+        .exits_with(2);
+    env.hq(&["task", "signal", &name, "-s", "FOO"])
+        .says("found `FOO`")
+        .exits_with(2);
+    env.hq(&["task", "signal", "99.1", "-s", "USR1"])
+        .says("Signaling tasks of job 99 failed; job not found")
+        .exits_with(1);
+}
+
+#[test]
 fn max_fails_aborts_the_rest() {
     let env = Env::with_worker(1);
     let job = env.submit(&[

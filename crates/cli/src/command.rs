@@ -320,7 +320,8 @@ async fn run_task(command: TaskCommand, context: &mut Context) -> CliResult<()> 
         TaskCommand::List(args) => task::list(args, context).await,
         TaskCommand::Info(args) => task::info(args, context).await,
         TaskCommand::Explain(args) => task::explain(args, context).await,
-        TaskCommand::Cancel(args) => task::cancel(args, context).await,
+        TaskCommand::Cancel(args) => task::cancel(&args, context).await,
+        TaskCommand::Signal(args) => task::signal(&args, context).await,
         TaskCommand::Notify(args) => notify::send(&args, context),
     }
 }

@@ -5,6 +5,7 @@ use hq_core::range::IdArray;
 use hq_protocol::client;
 
 use crate::parse::array::parse_id_array;
+use crate::parse::retry::parse_signal;
 use crate::parse::selector::{JobTasks, Selector, parse_job_tasks, parse_jobs_tasks};
 
 /// Commands about tasks.
@@ -19,7 +20,11 @@ pub(crate) enum TaskCommand {
     /// Cancel tasks of a job; its other tasks go on
     ///
     /// Running tasks get their --stop-signal. Tasks that depend on a canceled task are aborted.
-    Cancel(CancelArgs),
+    Cancel(ChosenArgs),
+    /// Send a signal to running tasks of a job
+    ///
+    /// The process group of each task gets it. Commands show the tasks that do not run and get none.
+    Signal(SignalArgs),
     /// Inside a task: send a message to commands that wait for its job
     Notify(NotifyArgs),
 }
@@ -99,9 +104,9 @@ pub(crate) struct InfoArgs {
     pub(crate) verbose: bool,
 }
 
-/// Options of `task cancel`.
+/// Options of `task cancel`, and the tasks of `task signal`.
 #[derive(Args, Debug)]
-pub(crate) struct CancelArgs {
+pub(crate) struct ChosenArgs {
     /// The tasks: `3.7` is task 7 of job 3, `last.1-4` are tasks 1 to 4 of the last job
     #[arg(value_name = "JOB[.TASKS]", value_parser = parse_job_tasks)]
     pub(crate) target: JobTasks,
@@ -109,6 +114,17 @@ pub(crate) struct CancelArgs {
     /// Ids of the tasks; needed if the first argument is only a job
     #[arg(value_name = "TASKS", value_parser = parse_id_array)]
     pub(crate) tasks: Option<IdArray>,
+}
+
+/// Options of `task signal`.
+#[derive(Args, Debug)]
+pub(crate) struct SignalArgs {
+    #[command(flatten)]
+    pub(crate) chosen: ChosenArgs,
+
+    /// Signal to send: a name such as USR1, or a number
+    #[arg(short, long, value_name = "SIGNAL", value_parser = parse_signal)]
+    pub(crate) signal: i32,
 }
 
 /// Options of `task notify`.

@@ -95,6 +95,7 @@ questions! {
     JobClose<'_>, |it| Request::JobClose(it.0.to_message()) => JobResults: client::JobResults;
     client::Cancel, Request::JobCancel => JobResults: client::JobResults;
     client::CancelTasks, Request::TaskCancel => JobResults: client::JobResults;
+    client::SignalTasks, Request::TaskSignal => Signaled: client::SignaledTasks;
     client::TaskPage, Request::TaskPage => TaskPage: client::TaskPageReply;
     client::TaskIds, Request::TaskIds => TaskIds: client::TaskIdsReply;
     client::ReadOutput, Request::ReadOutput => Output: client::Output;

@@ -1,22 +1,27 @@
 //! `hq task …`.
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 
+use hq_core::outcome::SignalName;
 use hq_core::range::IdArray;
 use hq_core::server_state::CANCELED_MAX;
 use hq_protocol::client::{self, explain, task_page};
+use hq_protocol::common;
 
 use super::missing::{self, Missing};
 use super::{Context, all_tasks};
 use crate::args::global::OutputMode;
-use crate::args::task::{CancelArgs, ExplainArgs, InfoArgs, ListArgs, states_to_message};
+use crate::args::task::{
+    ChosenArgs, ExplainArgs, InfoArgs, ListArgs, SignalArgs, states_to_message,
+};
 use crate::client::{Client, JobList};
-use crate::error::{CliError, CliResult};
-use crate::output::format::{cut, id_array, joined_ids};
+use crate::error::{CliError, CliResult, exit};
+use crate::output::format::{cut, id_array, ids, joined_ids};
 use crate::output::{ExplanationView, TaskInfos, TaskListView, TaskLists};
 use crate::parse::selector::{Selector, SingleSelector, array_to_message};
 
-/// The maximum number of tasks that `task cancel` takes; each is looked at.
+/// The maximum number of tasks that `task cancel` and `task signal` look up.
 const TASKS_MAX: usize = 2_000_000;
 
 /// The maximum number of characters of a job's task ids in an error.
@@ -185,51 +190,18 @@ pub(super) async fn explain(args: ExplainArgs, context: &mut Context) -> CliResu
 }
 
 /// Runs `hq task cancel`.
-pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult<()> {
-    let name = args.target.job;
-    let tasks = args.target.tasks(args.tasks.as_ref())?.ok_or_else(|| {
-        CliError::usage(&format!(
-            "the ids of the tasks are missing; `3.7` is task 7 of job 3, and `hq job cancel {name}` cancels all tasks of the job"
-        ))
-    })?;
-    let mut client = context.connect().await?;
-    let mut next = Some(client::TaskPage {
-        job: Some(page_job(name)),
-        tasks: Some(array_to_message(&tasks)),
-        without_paths: true,
-        ..client::TaskPage::default()
-    });
-    let (mut live, mut over) = (Vec::new(), Vec::new());
-    let (mut missing, mut job) = (Missing::default(), 0);
-    while let Some(page) = client.next_page(&mut next).await? {
-        if !page.job_found {
-            tracing::error!("Canceling tasks of job {name} failed; job not found");
-            return Missing::one().end(missing::JOBS, context);
-        }
-        job = page.job;
-        missing.add(page.not_found.as_ref());
-        for task in &page.tasks {
-            match task.state() {
-                client::TaskState::Waiting | client::TaskState::Running => live.push(task.id),
-                client::TaskState::Finished
-                | client::TaskState::Failed
-                | client::TaskState::Canceled
-                | client::TaskState::Aborted => over.push(task.id),
-            }
-        }
-        if live.len() + over.len() > TASKS_MAX {
-            return Err(CliError::usage(&format!(
-                "expected at most {TASKS_MAX} tasks; `hq job cancel {job}` cancels all tasks of the job"
-            )));
-        }
-    }
+pub(super) async fn cancel(args: &ChosenArgs, context: &mut Context) -> CliResult<()> {
+    let Some((mut client, chosen)) = choose(args, &CANCEL, context).await? else {
+        return Missing::one().end(missing::JOBS, context);
+    };
+    let (job, mut live) = (chosen.job, chosen.waiting);
+    live.extend(chosen.running);
     live.sort_unstable();
     let mut canceled = 0;
     for ids in live.chunks(CANCELED_MAX) {
-        let ids = IdArray::from_sorted(ids.iter().copied()).unwrap_or_default();
         let cancel = client::CancelTasks {
             job,
-            tasks: Some(array_to_message(&ids)),
+            tasks: Some(few(ids)),
             keep_running: false,
         };
         let results = client.ask(cancel).await?.results;
@@ -245,15 +217,146 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
     if !live.is_empty() {
         tracing::info!("Canceled {} of job {job}", task_ids(live));
     }
-    if !over.is_empty() {
-        tracing::error!(
-            "Canceling {} of job {job} failed; already finished",
-            task_ids(over)
-        );
-    }
-    missing.report_failed("Canceling", "task");
+    say_failed(("Canceling", job), chosen.over, "already finished");
+    chosen.missing.report_failed("Canceling", "task");
     context.done()?;
-    end_without((missing, job), &mut client, context).await
+    end_without((chosen.missing, job), &mut client, context).await
+}
+
+/// Runs `hq task signal`.
+pub(super) async fn signal(args: &SignalArgs, context: &mut Context) -> CliResult<()> {
+    let Some((mut client, mut chosen)) = choose(&args.chosen, &SIGNAL, context).await? else {
+        return Missing::one().end(missing::JOBS, context);
+    };
+    let job = chosen.job;
+    let (mut sent, mut unable) = (Vec::new(), Vec::new());
+    for named in chosen.running.chunks(CANCELED_MAX) {
+        let signal = client::SignalTasks {
+            job,
+            tasks: Some(few(named)),
+            signal: args.signal.cast_unsigned(),
+        };
+        let found = client.ask(signal).await?;
+        let listed = |found: Option<_>| found.iter().flat_map(ids).collect::<BTreeSet<u32>>();
+        let (now_sent, now_unable) = (listed(found.sent), listed(found.unable));
+        let is_left = |id: &&u32| !now_sent.contains(id) && !now_unable.contains(id);
+        // These tasks ended or were restarted after the server had listed them.
+        chosen.over.extend(named.iter().filter(is_left));
+        sent.extend(now_sent);
+        unable.extend(now_unable);
+    }
+    let (name, what) = (SignalName(args.signal), ("Signaling", job));
+    let has_failed = sent.is_empty() || !unable.is_empty();
+    if !sent.is_empty() {
+        tracing::info!("Sent {name} to {} of job {job}", task_ids(sent));
+    }
+    say_failed(what, chosen.waiting, "not running yet");
+    say_failed(what, chosen.over, "not running anymore");
+    say_failed(
+        what,
+        unable,
+        "its worker is disconnected or of an earlier release",
+    );
+    chosen.missing.report_failed("Signaling", "task");
+    context.done()?;
+    end_without((chosen.missing, job), &mut client, context).await?;
+    match has_failed {
+        true => Err(CliError::AlreadyReported(exit::FAILURE)),
+        false => Ok(()),
+    }
+}
+
+/// A command about chosen tasks.
+struct Action {
+    /// Its name in errors.
+    doing: &'static str,
+    /// The command for all tasks of a job, before and after the id of the job.
+    all: (&'static str, &'static str),
+}
+
+const CANCEL: Action = Action {
+    doing: "Canceling",
+    all: ("hq job cancel", "` cancels all tasks of the job"),
+};
+
+const SIGNAL: Action = Action {
+    doing: "Signaling",
+    all: (
+        "hq job task-ids",
+        " --filter running` lists the running tasks of the job",
+    ),
+};
+
+/// The tasks that a user named, by state.
+#[derive(Default)]
+struct ChosenTasks {
+    job: u32,
+    waiting: Vec<u32>,
+    running: Vec<u32>,
+    over: Vec<u32>,
+    missing: Missing,
+}
+
+/// Looks up tasks that a user named. Returns `None`, after an error message, if the job does not
+/// exist.
+async fn choose(
+    args: &ChosenArgs,
+    action: &Action,
+    context: &Context,
+) -> CliResult<Option<(Client, ChosenTasks)>> {
+    let (name, doing, (command, effect)) = (args.target.job, action.doing, action.all);
+    let tasks = args.target.tasks(args.tasks.as_ref())?.ok_or_else(|| {
+        CliError::usage(&format!(
+            "the ids of the tasks are missing; `3.7` is task 7 of job 3, and `{command} {name}{effect}"
+        ))
+    })?;
+    let mut next = Some(client::TaskPage {
+        job: Some(page_job(name)),
+        tasks: Some(array_to_message(&tasks)),
+        without_paths: true,
+        ..client::TaskPage::default()
+    });
+    let (mut client, mut chosen) = (context.connect().await?, ChosenTasks::default());
+    while let Some(page) = client.next_page(&mut next).await? {
+        if !page.job_found {
+            tracing::error!("{doing} tasks of job {name} failed; job not found");
+            return Ok(None);
+        }
+        chosen.job = page.job;
+        chosen.missing.add(page.not_found.as_ref());
+        for task in &page.tasks {
+            let group = match task.state() {
+                client::TaskState::Waiting => &mut chosen.waiting,
+                client::TaskState::Running => &mut chosen.running,
+                client::TaskState::Finished
+                | client::TaskState::Failed
+                | client::TaskState::Canceled
+                | client::TaskState::Aborted => &mut chosen.over,
+            };
+            group.push(task.id);
+        }
+        if chosen.waiting.len() + chosen.running.len() + chosen.over.len() > TASKS_MAX {
+            let job = chosen.job;
+            return Err(CliError::usage(&format!(
+                "expected at most {TASKS_MAX} tasks; `{command} {job}{effect}"
+            )));
+        }
+    }
+    // A user may name ids in any order.
+    chosen.running.sort_unstable();
+    Ok(Some((client, chosen)))
+}
+
+/// Converts sorted task ids for a message.
+fn few(ids: &[u32]) -> common::IdArray {
+    array_to_message(&IdArray::from_sorted(ids.iter().copied()).unwrap_or_default())
+}
+
+/// Reports tasks for which the command did nothing, and why.
+fn say_failed((doing, job): (&str, u32), tasks: Vec<u32>, why: &str) {
+    if !tasks.is_empty() {
+        tracing::error!("{doing} {} of job {job} failed; {why}", task_ids(tasks));
+    }
 }
 
 /// Converts a selector of one job.
