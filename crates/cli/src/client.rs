@@ -25,7 +25,7 @@ use hq_protocol::{HandshakeError, MessageReader, MessageWriter, Plane, Strangers
 use hq_server::SilentServer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::parse::selector::{Selector, array_to_message};
 use crate::version::VERSION;
 
@@ -202,7 +202,7 @@ impl Client {
         let stream: BoxedStream = Box::new(stream);
         let connection = hq_protocol::connect(stream, Plane::Client, None)
             .await
-            .map_err(|e| CliError::caused("Cannot talk to the server in this process", &e))?;
+            .caused("Cannot talk to the server in this process")?;
         Ok(Self::from_connection(connection, Some(server_uid)))
     }
 
@@ -242,7 +242,7 @@ impl Client {
             )));
         }
         self.is_lost |= sent.is_err();
-        sent.map_err(|e| CliError::caused("The connection to the server was lost", &e))
+        sent.caused("The connection to the server was lost")
     }
 
     async fn receive(&mut self) -> CliResult<Reply> {
@@ -340,8 +340,7 @@ impl Client {
         };
         let mut jobs = self.ask(request).await?.jobs.into_iter();
         let ids = jobs.find_map(|job| job.ids).map(IdArray::try_from);
-        ids.transpose()
-            .map_err(|error| CliError::caused("Broken task ids", &error))
+        ids.transpose().caused("Broken task ids")
     }
 
     /// Returns the next page of tasks, or `None` after the last one. Replaces the request by the one

@@ -18,7 +18,7 @@ use crate::args::other::DoctorCommand;
 use crate::args::server::ServerCommand;
 use crate::args::task::TaskCommand;
 use crate::args::worker::WorkerCommand;
-use crate::client::Client;
+use crate::client::{Client, Question};
 use crate::error::{CliError, CliResult};
 use crate::logging::{self, Role};
 use crate::output::console::{self, Console};
@@ -110,6 +110,16 @@ impl Context {
     /// Connects to the server.
     pub(crate) async fn connect(&self) -> CliResult<Client> {
         Client::connect(&self.server_dir()?).await
+    }
+
+    /// Connects to the server, and sends one question.
+    pub(crate) async fn ask<Q: Question>(&self, question: Q) -> CliResult<Q::Answer> {
+        self.connect().await?.ask(question).await
+    }
+
+    /// Like [`Self::ask`], about automatic allocation.
+    pub(crate) async fn alloc<Q: Question>(&self, question: Q) -> CliResult<Q::Answer> {
+        self.connect().await?.alloc(question).await
     }
 
     /// Flushes all printed output.

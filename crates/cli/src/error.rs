@@ -15,8 +15,6 @@ use crate::text::cut_lines;
 
 /// Exit codes, on which scripts rely.
 pub(crate) mod exit {
-    use hq_core::refusal::RefusalKind;
-
     /// The exit code for success.
     pub(crate) const OK: u8 = 0;
     /// The exit code for any error while running.
@@ -27,18 +25,6 @@ pub(crate) mod exit {
     pub(crate) const INTERRUPTED: u8 = 130;
     /// The exit code if standard output was closed, which is the code that shells use for SIGPIPE.
     pub(crate) const CLOSED_PIPE: u8 = 141;
-
-    /// Returns the exit code of a rejection. Scripts know only one such code.
-    pub(crate) const fn of(kind: RefusalKind) -> u8 {
-        match kind {
-            RefusalKind::NotFound
-            | RefusalKind::Conflict
-            | RefusalKind::Invalid
-            | RefusalKind::TooLarge
-            | RefusalKind::Unavailable
-            | RefusalKind::Failed => FAILURE,
-        }
-    }
 }
 
 /// Why a command fails.
@@ -95,13 +81,12 @@ impl CliError {
 
     /// Creates an error from a rejection by the server.
     pub(crate) fn from_server(error: client::Error) -> Self {
-        Self::Failed {
-            refusal: error.known_kind(),
-            message: error.message,
-            causes: Vec::new(),
-            drawing: None,
-            help: None,
+        let kind = error.known_kind();
+        let mut failed = Self::new(error.message);
+        if let Self::Failed { refusal, .. } = &mut failed {
+            *refusal = kind;
         }
+        failed
     }
 
     /// Returns whether the server reports that something does not exist. Servers of earlier
@@ -115,13 +100,11 @@ impl CliError {
 
     /// Creates an error with all its causes.
     pub(crate) fn caused(message: impl Into<String>, source: &dyn Error) -> Self {
-        Self::Failed {
-            message: message.into(),
-            causes: ErrorChain(source).iter().map(ToString::to_string).collect(),
-            drawing: None,
-            help: None,
-            refusal: None,
+        let mut error = Self::new(message);
+        if let Self::Failed { causes, .. } = &mut error {
+            causes.extend(ErrorChain(source).iter().map(ToString::to_string));
         }
+        error
     }
 
     /// Adds a drawing for human-readable output.
@@ -151,11 +134,7 @@ impl CliError {
     /// Returns the exit code of the process.
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
-            Self::Failed {
-                refusal: Some(kind),
-                ..
-            } => exit::of(*kind),
-            Self::Failed { refusal: None, .. } => exit::FAILURE,
+            Self::Failed { .. } => exit::FAILURE,
             Self::ClosedPipe => exit::CLOSED_PIPE,
             Self::Usage(_) => exit::USAGE,
             Self::AlreadyReported(code) => *code,
@@ -201,6 +180,18 @@ impl CliError {
             Self::Failed { help, .. } => help.as_deref(),
             Self::Usage(_) | Self::ClosedPipe | Self::AlreadyReported(_) => None,
         }
+    }
+}
+
+/// Says what failed.
+pub(crate) trait Caused<T> {
+    /// Adds a message to an error, which becomes the cause.
+    fn caused(self, message: impl Into<String>) -> CliResult<T>;
+}
+
+impl<T, E: Error + 'static> Caused<T> for Result<T, E> {
+    fn caused(self, message: impl Into<String>) -> CliResult<T> {
+        self.map_err(|error| CliError::caused(message, &error))
     }
 }
 

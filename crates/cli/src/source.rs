@@ -12,7 +12,7 @@ use hq_store::rows::Rows;
 use hq_store::statement::Query;
 
 use crate::client::{Client, JobList};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::view::{sum, total_units, worker_state};
 use crate::parse::selector::Selector;
 use crate::text::clean;
@@ -58,8 +58,7 @@ impl Ask for Client {
             row_limit: SQL_ROWS_MAX,
         };
         let table = Client::ask(self, query).await?;
-        let rows = serde_json::from_str(&table.rows_json)
-            .map_err(|e| CliError::caused("The server sent no table", &e))?;
+        let rows = serde_json::from_str(&table.rows_json).caused("The server sent no table")?;
         Ok((Rows::new(rows), table.is_cut))
     }
 }

@@ -43,13 +43,13 @@ pub(super) async fn run(command: AllocCommand, context: &mut Context) -> CliResu
         AllocCommand::DryRun { system } => dry_run(system, context).await,
         AllocCommand::Pause(args) => {
             let queue = args.queue;
-            context.connect().await?.alloc(AllocPause(queue)).await?;
+            context.alloc(AllocPause(queue)).await?;
             tracing::info!("Allocation queue {queue} successfully paused");
             context.done()
         }
         AllocCommand::Resume(args) => {
             let queue = args.queue;
-            context.connect().await?.alloc(AllocResume(queue)).await?;
+            context.alloc(AllocResume(queue)).await?;
             tracing::info!("Allocation queue {queue} successfully resumed");
             context.done()
         }
@@ -60,17 +60,13 @@ pub(super) async fn run(command: AllocCommand, context: &mut Context) -> CliResu
 
 async fn list(args: &ListArgs, context: &mut Context) -> CliResult<()> {
     let query = client::AllocListQuery {};
-    let queues = &context.connect().await?.ask(query).await?.queues;
+    let queues = &context.ask(query).await?.queues;
     let is_verbose = args.verbose;
     context.show(&QueuesView { queues, is_verbose })
 }
 
 async fn info(args: &InfoArgs, context: &mut Context) -> CliResult<()> {
-    let mut found = context
-        .connect()
-        .await?
-        .alloc(AllocInfo(args.queue))
-        .await?;
+    let mut found = context.alloc(AllocInfo(args.queue)).await?;
     use client::alloc_allocation::State;
     let wanted = args.filter.map(|filter| match filter {
         AllocationFilter::Queued => State::Queued,
@@ -97,7 +93,7 @@ pub(super) fn say_state(queue: u32, is_paused: bool, reason: &str) {
 
 async fn log(args: &LogArgs, context: &mut Context) -> CliResult<()> {
     let query = AllocLog(args.allocation.clone());
-    let dir = context.connect().await?.alloc(query).await?;
+    let dir = context.alloc(query).await?;
     let name = match args.stream {
         LogStream::Stdout => "stdout",
         LogStream::Stderr => "stderr",
@@ -183,7 +179,7 @@ async fn try_out(client: &mut Client, spec: &AllocQueueSpec) -> CliResult<()> {
 async fn remove(args: &RemoveArgs, context: &mut Context) -> CliResult<()> {
     let RemoveArgs { queue, force } = *args;
     let remove = client::AllocRemove { queue, force };
-    context.connect().await?.alloc(remove).await?;
+    context.alloc(remove).await?;
     tracing::info!("Allocation queue {queue} successfully removed");
     context.done()
 }

@@ -24,7 +24,7 @@ use super::run::local::LocalMachine;
 use super::worker::start::split_off_keeper;
 use crate::args::other::BridgeArgs;
 use crate::client::Client;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::version::VERSION;
 
 mod calls;
@@ -96,8 +96,7 @@ async fn serve_alone(
         version: VERSION.to_owned(),
         idle_timeout: None,
     };
-    let mut server = EmbeddedServer::start(config)
-        .map_err(|e| CliError::caused("Cannot start the server", &e))?;
+    let mut server = EmbeddedServer::start(config).caused("Cannot start the server")?;
     let (worker, control) = machine.start_worker(&mut server, keeper, false).await?;
     let (asks, mut asked) = mpsc::channel::<oneshot::Sender<CliResult<Client>>>(DIALS_MAX);
     let uid = server.info().server_uid.clone();

@@ -30,7 +30,7 @@ use self::app::{App, News, Theme};
 use self::feed::Feed;
 use super::Context;
 use crate::args::dashboard::{DashboardArgs, DashboardCommand};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::console::error_line;
 
 /// The maximum time between two frames, because a clock is shown.
@@ -60,9 +60,8 @@ pub(super) fn run(args: DashboardArgs, context: &Context) -> CliResult<()> {
     std::thread::Builder::new()
         .name("keys".into())
         .spawn(move || read_keys(&tx))
-        .map_err(|e| CliError::caused("Cannot start", &e))?;
-    let mut terminal =
-        ratatui::try_init().map_err(|e| CliError::caused("Cannot use the terminal", &e))?;
+        .caused("Cannot start")?;
+    let mut terminal = ratatui::try_init().caused("Cannot use the terminal")?;
     // If there is no mouse, the keys are sufficient.
     let _ = execute!(io::stdout(), EnableMouseCapture);
     let result = show(&mut terminal, &mut app, &rx, &feed);
@@ -102,7 +101,7 @@ fn show(
 ) -> CliResult<()> {
     let mut last = Instant::now();
     while !app.has_quit {
-        draw(terminal, app).map_err(|e| CliError::caused("Cannot draw on the terminal", &e))?;
+        draw(terminal, app).caused("Cannot draw on the terminal")?;
         let is_playing = app.replay.is_some_and(|replay| replay.is_playing);
         let pause = if is_playing { PLAY_REDRAW } else { IDLE_REDRAW };
         let first = match rx.recv_timeout(pause) {
@@ -117,8 +116,7 @@ fn show(
         last = Instant::now();
         app.tick(passed);
         if let Some(text) = app.copied.take() {
-            clipboard::copy(&text)
-                .map_err(|e| CliError::caused("Cannot write to the terminal", &e))?;
+            clipboard::copy(&text).caused("Cannot write to the terminal")?;
         }
         feed.ask(app);
     }

@@ -76,12 +76,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
 
 /// Runs `hq job summary`.
 pub(super) async fn summary(context: &mut Context) -> CliResult<()> {
-    let jobs = context
-        .connect()
-        .await?
-        .ask(JobList(&Selector::All))
-        .await?
-        .jobs;
+    let jobs = context.ask(JobList(&Selector::All)).await?.jobs;
     let mut counts = JobTotals::default();
     for job in &jobs {
         counts.add(job_state(job));
@@ -139,7 +134,7 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
         jobs: Some(args.selector.to_message()),
         reason: args.reason.unwrap_or_default(),
     };
-    let client::JobResults { results, not_found } = context.connect().await?.ask(cancel).await?;
+    let client::JobResults { results, not_found } = context.ask(cancel).await?;
     let missing = Missing::of(not_found.as_ref());
     if results.is_empty() && missing.is_empty() {
         tracing::info!("There is nothing to cancel");
@@ -173,7 +168,7 @@ pub(super) async fn cancel(args: CancelArgs, context: &mut Context) -> CliResult
 /// Runs `hq job close`.
 pub(super) async fn close(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     let close = JobClose(&args.selector);
-    let client::JobResults { results, not_found } = context.connect().await?.ask(close).await?;
+    let client::JobResults { results, not_found } = context.ask(close).await?;
     let missing = Missing::of(not_found.as_ref());
     if results.is_empty() && missing.is_empty() {
         tracing::info!("There is nothing to close");
@@ -201,7 +196,7 @@ pub(super) async fn forget(args: ForgetArgs, context: &mut Context) -> CliResult
             .map(|state| client::TaskState::from(state).into())
             .collect(),
     };
-    let client::Forgotten { forgotten, ignored } = context.connect().await?.ask(forget).await?;
+    let client::Forgotten { forgotten, ignored } = context.ask(forget).await?;
     let jobs = noun_of(forgotten.into(), "job");
     let rest = match ignored {
         0 => String::new(),
@@ -220,7 +215,7 @@ pub(super) async fn task_ids(args: TaskIdsArgs, context: &mut Context) -> CliRes
         jobs: Some(args.selector.to_message()),
         states: states_to_message(args.filter.as_deref()),
     };
-    let reply = context.connect().await?.ask(request).await?;
+    let reply = context.ask(request).await?;
     context.show(&reply)
 }
 
@@ -230,6 +225,6 @@ pub(super) async fn open(args: OpenArgs, context: &mut Context) -> CliResult<()>
         name: args.name.unwrap_or_else(|| "job".to_owned()),
         max_fails: args.max_fails,
     };
-    let id = context.connect().await?.ask(request).await?.id;
+    let id = context.ask(request).await?.id;
     context.show(&NewJob { id, is_open: true })
 }

@@ -19,7 +19,7 @@ use crate::args::journal::{
     CheckArgs, ExportArgs, LastReportArgs, QueryArgs, ReportArgs, SpanArgs, StreamArgs,
 };
 use crate::client::{ServerInfo, access_error};
-use crate::error::{CliError, CliResult, exit};
+use crate::error::{Caused as _, CliError, CliResult, exit};
 use crate::output::json::write_value;
 use crate::output::write_plain;
 use crate::report::{gather, page};
@@ -47,7 +47,7 @@ pub(super) fn export(args: &ExportArgs, context: &mut Context) -> CliResult<()> 
         failed = event::write_line(out, &event.line(), None).err();
         failed.is_none()
     })
-    .map_err(|e| CliError::caused(unreadable(&file), &e))?;
+    .caused(unreadable(&file))?;
     if let Some(error) = failed {
         return Err(CliError::from_output(&error));
     }
@@ -263,14 +263,14 @@ pub(super) async fn stream(
 
 /// Runs `hq journal prune`.
 pub(super) async fn prune(context: &mut Context) -> CliResult<()> {
-    context.connect().await?.ask(only(Action::Prune)).await?;
+    context.ask(only(Action::Prune)).await?;
     tracing::info!("Jobs that have ended and lost workers are no longer in the journal");
     context.done()
 }
 
 /// Runs `hq journal flush`.
 pub(super) async fn flush(context: &mut Context) -> CliResult<()> {
-    context.connect().await?.ask(only(Action::Flush)).await?;
+    context.ask(only(Action::Flush)).await?;
     context.done()
 }
 
@@ -370,11 +370,10 @@ async fn ask(sql: &str, limits: QueryLimits, context: &mut Context) -> CliResult
         time_limit_ns: nanos(limits.time),
         row_limit: limits.rows,
     };
-    let reply = context.connect().await?.ask(request).await?;
+    let reply = context.ask(request).await?;
     Ok(Table {
         columns: reply.columns,
-        rows: serde_json::from_str(&reply.rows_json)
-            .map_err(|e| CliError::caused("The server sent no table", &e))?,
+        rows: serde_json::from_str(&reply.rows_json).caused("The server sent no table")?,
         is_cut: reply.is_cut,
     })
 }

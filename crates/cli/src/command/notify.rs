@@ -16,7 +16,7 @@ use hq_protocol::convert::NOTIFICATION_MAX;
 use super::Context;
 use crate::args::global::OutputMode;
 use crate::args::task::NotifyArgs;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 
 /// The environment variable through which a task finds its worker.
 const ACCESS_VARIABLE: &str = "HQ_ACCESS_KEY";
@@ -41,8 +41,7 @@ pub(super) fn send(args: &NotifyArgs, context: &mut Context) -> CliResult<()> {
             message.len()
         )));
     }
-    let answer = exchange(path, token, message)
-        .map_err(|e| CliError::caused("Cannot reach the worker of this task", &e))?;
+    let answer = exchange(path, token, message).caused("Cannot reach the worker of this task")?;
     if answer != "ok" {
         return Err(CliError::new(format!(
             "The worker did not take the message: {answer}"
@@ -94,7 +93,7 @@ impl Callback {
                     call(&words, &notification, beside_json);
                 }
             })
-            .map_err(|e| CliError::caused("Cannot start a thread", &e))?;
+            .caused("Cannot start a thread")?;
         Ok(Self { queue, thread })
     }
 

@@ -12,7 +12,7 @@ use crate::args::job::StreamArg;
 use crate::args::output_log::{ExportArgs, LogCatArgs, OutputLogArgs, OutputLogCommand, ShowArgs};
 use crate::command::Context;
 use crate::command::job::copy_stream;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::OutputLogView;
 use crate::output::console::{Shown as _, color_of_task};
 use crate::output::format::joined_ids;
@@ -150,7 +150,7 @@ impl Log {
         let is_whole = self
             .dir
             .read(chunk, bytes)
-            .map_err(|error| CliError::caused("Cannot read a stream file", &error))?;
+            .caused("Cannot read a stream file")?;
         if !is_whole {
             tracing::warn!("{} damaged bytes of output were left out", chunk.length);
         }

@@ -33,7 +33,7 @@ use super::worker::start::split_off_keeper;
 use crate::args::run::RunArgs;
 use crate::args::submit::Destination;
 use crate::client::{Client, JobClose};
-use crate::error::{CliError, CliResult, exit};
+use crate::error::{Caused as _, CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::view::totals;
 use crate::parse::selector::Selector;
@@ -215,7 +215,7 @@ async fn execute(job: Job<'_>, context: &mut Context) -> CliResult<()> {
         version: VERSION.to_owned(),
         idle_timeout: None,
     })
-    .map_err(|e| CliError::caused("Cannot start the server", &e))?;
+    .caused("Cannot start the server")?;
     let templates = job.prepared.spec.body.templates();
     let has_outputs = templates
         .iter()
@@ -276,12 +276,11 @@ struct Requests {
 
 /// Listens for signals.
 fn requests() -> CliResult<Requests> {
-    let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
+    let listen = |kind| signal(kind).caused("Cannot handle signals");
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;
-    let mut warnings =
-        Warnings::listen().map_err(|e| CliError::caused("Cannot handle signals", &e))?;
+    let mut warnings = Warnings::listen().caused("Cannot handle signals")?;
     let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
     let signals = sender.clone();
     tokio::spawn(async move {

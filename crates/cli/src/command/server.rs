@@ -17,7 +17,7 @@ use super::Context;
 use super::situation::is_unfinished;
 use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, StopArgs, WaitArgs};
 use crate::client::{Client, JobList, ServerInfo, access_error};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::ServerView;
 use crate::output::format::words;
 use crate::parse::selector::Selector;
@@ -156,14 +156,13 @@ fn print_ready(dir: &ServerDir) {
 /// or a shutdown. After SIGTERM, workers wait for the next server, as they do after the announced
 /// end of an allocation. SIGHUP is ignored, so that a logout does not end the server.
 fn stop_signal() -> CliResult<impl Future<Output = Stop>> {
-    let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
+    let listen = |kind| signal(kind).caused("Cannot handle signals");
     let (mut interrupt, mut terminate) = (
         listen(SignalKind::interrupt())?,
         listen(SignalKind::terminate())?,
     );
     let mut hangup = listen(SignalKind::hangup())?;
-    let mut warnings =
-        Warnings::listen().map_err(|e| CliError::caused("Cannot handle signals", &e))?;
+    let mut warnings = Warnings::listen().caused("Cannot handle signals")?;
     Ok(async move {
         let how = loop {
             tokio::select! {
@@ -238,7 +237,7 @@ pub(super) async fn stop(args: StopArgs, context: &mut Context) -> CliResult<()>
 
 /// Runs `hq server info`.
 pub(super) async fn info(context: &mut Context) -> CliResult<()> {
-    let info = context.connect().await?.ask(ServerInfo).await?;
+    let info = context.ask(ServerInfo).await?;
     let info = &info;
     context.show(&ServerView { info, dir: None })
 }

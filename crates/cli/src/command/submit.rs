@@ -21,7 +21,7 @@ use crate::args::job::SubmitFileArgs;
 use crate::args::submit::{Destination, DirectivesMode, FollowArgs, SubmitArgs, TaskOptions};
 use crate::client::Client;
 use crate::config::{complete_tasks, submit_words};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::NewJob;
 use crate::output::console::is_stdout_file;
 use crate::parse::selector::Selector;
@@ -303,6 +303,5 @@ pub(super) fn has_memory_limit(spec: &SubmitSpec) -> bool {
 
 /// Returns the working directory under the name that the user knows.
 pub(crate) fn current_dir() -> CliResult<PathBuf> {
-    std::env::current_dir()
-        .map_err(|error| CliError::caused("Cannot find the current directory", &error))
+    std::env::current_dir().caused("Cannot find the current directory")
 }

@@ -33,11 +33,7 @@ const WAIT_STEP: Duration = Duration::from_secs(1);
 
 /// Runs `hq worker stop`.
 pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let found = context
-        .connect()
-        .await?
-        .ask(WorkerStop(&args.selector))
-        .await?;
+    let found = context.ask(WorkerStop(&args.selector)).await?;
     let is_empty = found.results.is_empty();
     let missing = report_changes(found, "Stopping", "stopped", context)?;
     let missing = missing.or_none(&args.selector, is_empty, missing::NO_WORKER, context);
@@ -47,11 +43,7 @@ pub(super) async fn stop(args: SelectorArgs, context: &mut Context) -> CliResult
 /// Runs `hq worker drain`.
 pub(super) async fn drain(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
     const DRAINING: &str = "gets no new tasks and stops when its running ones have ended";
-    let found = context
-        .connect()
-        .await?
-        .ask(WorkerDrain(&args.selector))
-        .await?;
+    let found = context.ask(WorkerDrain(&args.selector)).await?;
     report_changes(found, "Draining", DRAINING, context)?.end(missing::WORKERS, context)
 }
 
@@ -62,17 +54,13 @@ pub(super) async fn quarantine(args: QuarantineArgs, context: &mut Context) -> C
         span_ns: nanos(args.span),
         why: args.reason.unwrap_or_default(),
     };
-    let found = context.connect().await?.ask(request).await?;
+    let found = context.ask(request).await?;
     report_changes(found, "Setting aside", "", context)?.end(missing::WORKERS, context)
 }
 
 /// Runs `hq worker release`.
 pub(super) async fn release(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let found = context
-        .connect()
-        .await?
-        .ask(WorkerRelease(&args.selector))
-        .await?;
+    let found = context.ask(WorkerRelease(&args.selector)).await?;
     report_changes(found, "Releasing", "", context)?.end(missing::WORKERS, context)
 }
 
@@ -132,11 +120,8 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
 
 /// Runs `hq worker info`.
 pub(super) async fn info(args: SelectorArgs, context: &mut Context) -> CliResult<()> {
-    let found = context
-        .connect()
-        .await?
-        .workers(&args.selector, true)
-        .await?;
+    let mut client = context.connect().await?;
+    let found = client.workers(&args.selector, true).await?;
     let missing = Missing::of(found.not_found.as_ref());
     missing.report_not_found("Worker");
     context.show(&WorkerInfosView(&found.workers))?;

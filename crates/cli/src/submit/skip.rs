@@ -27,7 +27,7 @@ use hq_core::template::{
 use hq_core::words::part;
 
 use super::files::{fleeting, paths_of};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 
 /// The number of threads that examine files. A single file server hardly benefits from more.
 const THREADS: usize = 16;
@@ -227,8 +227,7 @@ fn ids_of(spec: &SubmitSpec) -> CliResult<Vec<TaskId>> {
 fn given_ids(array: &ArraySpec) -> CliResult<IdArray> {
     match &array.ids {
         ArrayIds::Given(ids) => Ok(ids.clone()),
-        ArrayIds::Next(count) => IdArray::consecutive(0, *count)
-            .map_err(|error| CliError::caused("Cannot number the tasks", &error)),
+        ArrayIds::Next(count) => IdArray::consecutive(0, *count).caused("Cannot number the tasks"),
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 
 /// The maximum size of a frame from the program, in bytes.
 const FRAME_MAX: usize = 512 << 20;
@@ -115,8 +115,7 @@ fn take_frame(buffer: &mut BytesMut) -> CliResult<Option<Frame>> {
     let mut frame = buffer.split_to(len + 4).freeze();
     let json = frame.slice(8..8 + json_len);
     let blob = frame.split_off(8 + json_len);
-    let json = serde_json::from_slice(&json)
-        .map_err(|error| CliError::caused("A frame with invalid JSON", &error))?;
+    let json = serde_json::from_slice(&json).caused("A frame with invalid JSON")?;
     Ok(Some(Frame { json, blob }))
 }
 

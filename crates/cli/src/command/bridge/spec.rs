@@ -11,7 +11,7 @@ use hq_core::template::{ByteText, CrashLimit, StdioSpec, TaskTemplate};
 use serde::Deserialize;
 
 use crate::args::submit::{PinArg, RequestOptions, TaskOptions};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::parse::learn::TimeRequest;
 use crate::parse::request::{ResourceArg, parse_named_request};
 use crate::parse::retry::parse_retry_grow;
@@ -76,8 +76,7 @@ fn bytes(text: String) -> ByteText {
 }
 
 fn seconds(what: &str, value: f64) -> CliResult<Duration> {
-    Duration::try_from_secs_f64(value)
-        .map_err(|error| CliError::caused(format!("Invalid {what} of {value} seconds"), &error))
+    Duration::try_from_secs_f64(value).caused(format!("Invalid {what} of {value} seconds"))
 }
 
 fn stdio(text: Option<StdioText>) -> StdioSpec {

@@ -15,7 +15,7 @@ use super::frame::Frame;
 use super::talk::{answer, come_back, tell};
 use crate::client::Client;
 use crate::command::all_tasks;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::parse::selector::Selector;
 
 /// The minimum time between two updates. It is practically zero, because each update is reported
@@ -214,8 +214,7 @@ async fn settle_page(
     ids: &[u32],
     without_value: &mut Columns,
 ) -> CliResult<()> {
-    let tasks = IdArray::from_sorted(ids.to_vec())
-        .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
+    let tasks = IdArray::from_sorted(ids.to_vec()).caused("Invalid ids of calls")?;
     let ends = [
         TaskState::Finished,
         TaskState::Failed,
@@ -260,8 +259,7 @@ async fn read_values(
 ) -> CliResult<std::collections::HashMap<u32, Bytes>> {
     let mut found = std::collections::HashMap::new();
     while !ids.is_empty() {
-        let tasks = IdArray::from_sorted(ids.clone())
-            .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
+        let tasks = IdArray::from_sorted(ids.clone()).caused("Invalid ids of calls")?;
         let read = client::ReadValues {
             job,
             tasks: Some((&tasks).into()),

@@ -24,7 +24,7 @@ use super::question::Action;
 use super::{job, read};
 use crate::client::{Client, ServerInfo};
 use crate::command::Context;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::source::journal::JournalFile;
 use crate::source::problems::{self, is_open};
 use crate::source::{self, Ask, Snapshot};
@@ -425,7 +425,7 @@ pub(super) fn start(
     std::thread::Builder::new()
         .name("feed".into())
         .spawn(work)
-        .map_err(|e| CliError::caused("Cannot start", &e))?;
+        .caused("Cannot start")?;
     Ok(Feed {
         title,
         replay,

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::args::global::OutputMode;
 use crate::client::{HttpOpen, ServerInfo};
 use crate::command::Context;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::json::write_value;
 
 /// Opens the HTTP listener of the server if it is closed, and prints how to reach it.
@@ -66,7 +66,7 @@ impl Place {
         let address: SocketAddr = opened
             .address
             .parse()
-            .map_err(|e| CliError::caused("The server sent no address", &e))?;
+            .caused("The server sent no address")?;
         let port = address.port();
         let there = if address.ip().is_unspecified() {
             format!("{host}:{port}")

@@ -19,7 +19,7 @@ use crate::client::{Client, JobList};
 use crate::command::missing::{JOBS, Missing};
 use crate::command::task::{end_without, warn_about_tasks};
 use crate::command::{Context, all_tasks};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::console::{Console, Shown as _};
 use crate::parse::selector::array_to_message;
 
@@ -223,7 +223,7 @@ pub(crate) fn copy_stream(
         bytes.clear();
         let is_whole = dir
             .read(chunk, &mut bytes)
-            .map_err(|error| CliError::caused("Cannot read a stream file", &error))?;
+            .caused("Cannot read a stream file")?;
         if !is_whole {
             tracing::warn!("{} damaged bytes of output were left out", chunk.length);
         }

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::command::worker::start::{own_hostname, own_path};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::console::error_line;
 
 /// The default heartbeat interval. Heartbeats within one process are of little use.
@@ -62,10 +62,10 @@ impl LocalMachine {
         let stream = server.connect_worker();
         let connection = hq_protocol::connect(stream, Plane::Worker, None)
             .await
-            .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+            .caused("Cannot start the worker")?;
         let worker = hq_worker::register(connection, self.into_params(keeper)?)
             .await
-            .map_err(|e| CliError::caused("Cannot start the worker", &e))?;
+            .caused("Cannot start the worker")?;
         if has_memory_limit
             && std::io::stderr().is_terminal()
             && let Some(why) = worker.config().memory_limits.obstacle()
@@ -124,8 +124,7 @@ impl LocalMachine {
 
     /// Returns the parameters of the worker to register.
     fn into_params(self, keeper: KeeperContext) -> CliResult<WorkerParams> {
-        let work_dir = WorkDir::create(None)
-            .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
+        let work_dir = WorkDir::create(None).caused("Cannot prepare the working directory")?;
         let config = WorkerConfig {
             hostname: own_hostname().into(),
             group: "default".into(),

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use super::StopReason;
 use super::disk_space::DiskSpace;
 use super::screen::Screen;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::failures::error_words;
 use crate::output::format::{cut, lossy};
 
@@ -119,7 +119,7 @@ impl Replay {
                 groups.sort_by_key(|group| std::cmp::Reverse(group.tasks.len()));
                 result.map(|()| failures)
             })
-            .map_err(|e| CliError::caused("Cannot start a thread", &e))?;
+            .caused("Cannot start a thread")?;
         Ok(Self { ended, thread })
     }
 

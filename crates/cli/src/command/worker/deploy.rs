@@ -12,7 +12,7 @@ use clap::Parser;
 
 use crate::args::worker::{DeploySshArgs, StartArgs};
 use crate::command::Context;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::submit::read_text;
 
 /// The pause between two checks of the ssh processes.
@@ -50,7 +50,7 @@ pub(crate) fn deploy_ssh(args: DeploySshArgs, context: &mut Context) -> CliResul
     check_worker_args(&args.worker_args, context)?;
     let program = std::env::current_exe()
         .and_then(std::fs::canonicalize)
-        .map_err(|e| CliError::caused("Cannot find the path of this program", &e))?;
+        .caused("Cannot find the path of this program")?;
     let start =
         |host: &Host| Remote::start(ssh(host, &program, &args.worker_args)?, args.show_output);
     let remotes = start_all(hosts, start)?;

@@ -30,7 +30,7 @@ use crate::args::worker::{
 use crate::client::access_error;
 use crate::command::Context;
 use crate::command::alloc::SHORT;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::format::{now_unix_ns, words};
 use crate::parse::coupling::parse_coupling;
 use crate::parse::resource::CpuDefinition;
@@ -92,7 +92,7 @@ pub(crate) fn start(args: StartArgs, context: &mut Context) -> CliResult<()> {
 
 /// Continues in a child process, which the original process watches: see [`keeper`].
 pub(crate) fn split_off_keeper() -> CliResult<KeeperContext> {
-    keeper::split().map_err(|e| CliError::caused("Cannot supervise the tasks", &e))
+    keeper::split().caused("Cannot supervise the tasks")
 }
 
 /// Runs `hq worker hwdetect`.
@@ -132,9 +132,9 @@ async fn work(
     };
     let provider = DataProvider::bind()
         .await
-        .map_err(|e| CliError::caused("Cannot listen on a port for other workers", &e))?;
-    let work_dir = WorkDir::create(args.work_dir.as_deref())
-        .map_err(|e| CliError::caused("Cannot prepare the working directory", &e))?;
+        .caused("Cannot listen on a port for other workers")?;
+    let work_dir =
+        WorkDir::create(args.work_dir.as_deref()).caused("Cannot prepare the working directory")?;
     let hostname = args.hostname.clone().unwrap_or_else(own_hostname);
     // The signal handlers are set up before the registration, because every later signal must find
     // a handler.
@@ -278,7 +278,7 @@ async fn start_relay(
     };
     let relay = Relay::start(options, connector, find, crate::runtime::on_another_thread)
         .await
-        .map_err(|e| CliError::caused("Cannot start as a relay", &e))?;
+        .caused("Cannot start as a relay")?;
     tracing::info!(
         "Relay at {}: other workers find it in the server directory, or with `hq worker start --via {}`",
         relay.address(),
@@ -384,7 +384,7 @@ fn report_end(end: WorkerEnd) -> CliResult<()> {
 /// Turns signals into interrupts of the worker. Queries whether the batch system is ending the
 /// worker. Until the answer arrives, it is unknown why a task was ended by the same signal.
 fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interrupt>> {
-    let listen = |kind| signal(kind).map_err(|e| CliError::caused("Cannot handle signals", &e));
+    let listen = |kind| signal(kind).caused("Cannot handle signals");
     // `nohup` and shells ignore these signals for background processes. The worker keeps ignoring
     // them.
     let unless_ignored = |kind: SignalKind| match signals::is_ignored(kind.as_raw_value()) {
@@ -395,8 +395,7 @@ fn interrupts(allocation: Option<Allocation>) -> CliResult<mpsc::Receiver<Interr
     let mut hangup = unless_ignored(SignalKind::hangup())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut suspend = listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
-    let mut warnings =
-        Warnings::listen().map_err(|e| CliError::caused("Cannot handle signals", &e))?;
+    let mut warnings = Warnings::listen().caused("Cannot handle signals")?;
     let (tx, rx) = mpsc::channel(INTERRUPTS_MAX);
     tokio::spawn(async move {
         let mut last: Option<Instant> = None;
@@ -482,7 +481,7 @@ pub(crate) fn own_hostname() -> String {
 pub(crate) fn own_path() -> CliResult<std::path::PathBuf> {
     std::env::current_exe()
         .and_then(std::fs::canonicalize)
-        .map_err(|e| CliError::caused("Cannot find the path of this program", &e))
+        .caused("Cannot find the path of this program")
 }
 
 fn group(args: &StartArgs, allocation: Option<&Allocation>) -> Box<str> {

@@ -10,7 +10,7 @@ use super::older;
 use crate::client::{Client, JobList};
 use crate::command::Context;
 use crate::command::missing::Missing;
-use crate::error::{CliError, CliResult, exit};
+use crate::error::{Caused as _, CliError, CliResult, exit};
 use crate::output::{ChangedView, view};
 use crate::parse::selector::Selector;
 use crate::submit::skip::{Changed, changed};
@@ -185,7 +185,7 @@ async fn specs(job: u32, client: &mut Client) -> CliResult<Vec<SubmitSpec>> {
     let specs = row.submits.into_iter().map(SubmitSpec::try_from);
     specs
         .collect::<Result<_, _>>()
-        .map_err(|error| CliError::caused(format!("Cannot read the submits of job {job}"), &error))
+        .caused(format!("Cannot read the submits of job {job}"))
 }
 
 fn too_old(error: CliError) -> CliError {
