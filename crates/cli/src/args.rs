@@ -183,44 +183,6 @@ impl Command {
                 | Self::GenerateReference
         )
     }
-
-    /// Returns the name of the group whose subcommand is missing, if it is.
-    pub(crate) const fn incomplete_group(&self) -> Option<&'static str> {
-        match self {
-            Self::Server { command: None } => Some("server"),
-            Self::Worker { command: None } => Some("worker"),
-            Self::Job { command: None } => Some("job"),
-            Self::Task { command: None } => Some("task"),
-            Self::Journal { command: None } => Some("journal"),
-            Self::Alloc { command: None } => Some("alloc"),
-            Self::Token { command: None } => Some("token"),
-            Self::Server { .. }
-            | Self::Worker { .. }
-            | Self::Job { .. }
-            | Self::Task { .. }
-            | Self::Journal { .. }
-            | Self::Query(_)
-            | Self::Report(_)
-            | Self::Status
-            | Self::Problems(_)
-            | Self::Alloc { .. }
-            | Self::Token { .. }
-            | Self::Doctor { .. }
-            | Self::Config
-            | Self::Dashboard(_)
-            | Self::Run(_)
-            | Self::Submit(_)
-            | Self::Import(_)
-            | Self::OutputLog(_)
-            | Self::Doc(_)
-            | Self::GenerateCompletion(_)
-            | Self::GenerateMan(_)
-            | Self::GenerateReference
-            | Self::Bridge(_) => None,
-            #[cfg(feature = "nvml")]
-            Self::GpuUsage(_) => None,
-        }
-    }
 }
 
 /// Returns the command tree.

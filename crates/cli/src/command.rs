@@ -154,39 +154,29 @@ impl Context {
 
 /// Returns which kind of process a command runs as.
 const fn role(command: &Command) -> Role {
-    match command {
+    let is_daemon = matches!(
+        command,
         Command::Server {
             command: Some(Deferred(ServerCommand::Start(_))),
+        } | Command::Worker {
+            command: Some(Deferred(
+                WorkerCommand::Start(_) | WorkerCommand::DeploySsh(_)
+            )),
         }
-        | Command::Worker {
-            command: Some(Deferred(WorkerCommand::Start(_) | WorkerCommand::DeploySsh(_))),
-        } => Role::Daemon,
-        Command::Run(_) => Role::Run,
-        Command::Server { .. }
-        | Command::Worker { .. }
-        | Command::Submit(_)
-        | Command::Import(_)
-        | Command::Job { .. }
-        | Command::Task { .. }
-        | Command::Journal { .. }
-        | Command::Query(_)
-        | Command::Report(_)
-        | Command::Status
-        | Command::Problems(_)
-        | Command::OutputLog(_)
-        | Command::Alloc { .. }
-        | Command::Token { .. }
-        | Command::Dashboard(_)
-        | Command::Doctor { .. }
-        | Command::Config
-        | Command::Doc(_)
-        | Command::GenerateCompletion(_)
-        | Command::GenerateMan(_)
-        | Command::GenerateReference
-        | Command::Bridge(_) => Role::Client,
-        #[cfg(feature = "nvml")]
-        Command::GpuUsage(_) => Role::Client,
+    );
+    if is_daemon {
+        Role::Daemon
+    } else if matches!(command, Command::Run(_)) {
+        Role::Run
+    } else {
+        Role::Client
     }
+}
+
+/// Returns the command of a group, or an error after printing the group's help.
+fn inner<T>(group: &str, command: Option<Deferred<T>>) -> CliResult<T> {
+    let command = command.ok_or_else(|| crate::incomplete(Some(group)))?;
+    Ok(command.0)
 }
 
 /// Runs a command to its end.
@@ -203,21 +193,11 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         tracing::warn!("{note}");
     }
     match command {
-        Command::Server {
-            command: Some(Deferred(command)),
-        } => run_server(command, context),
-        Command::Worker {
-            command: Some(Deferred(command)),
-        } => run_worker(command, context),
-        Command::Job {
-            command: Some(Deferred(command)),
-        } => as_client(run_job(command, context)),
-        Command::Task {
-            command: Some(Deferred(command)),
-        } => as_client(run_task(command, context)),
-        Command::Journal {
-            command: Some(Deferred(command)),
-        } => run_journal(command, context),
+        Command::Server { command } => run_server(inner("server", command)?, context),
+        Command::Worker { command } => run_worker(inner("worker", command)?, context),
+        Command::Job { command } => as_client(run_job(inner("job", command)?, context)),
+        Command::Task { command } => as_client(run_task(inner("task", command)?, context)),
+        Command::Journal { command } => run_journal(inner("journal", command)?, context),
         Command::Status => as_client(status::status(context)),
         Command::Problems(Deferred(args)) => as_client(status::problems(args, context)),
         Command::Query(Deferred(args)) => as_client(journal::query(args, context)),
@@ -230,12 +210,8 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         } => doctor::part(part, context),
         Command::Doctor { command: None } => doctor::all(context),
         Command::Config => config::show(context),
-        Command::Alloc {
-            command: Some(Deferred(command)),
-        } => as_client(alloc::run(command, context)),
-        Command::Token {
-            command: Some(Deferred(command)),
-        } => as_client(token::run(command, context)),
+        Command::Alloc { command } => as_client(alloc::run(inner("alloc", command)?, context)),
+        Command::Token { command } => as_client(token::run(inner("token", command)?, context)),
         Command::Submit(Deferred(args)) => as_client(submit::submit(*args, context)),
         Command::Import(Deferred(args)) => import::run(&args, context),
         Command::OutputLog(Deferred(args)) => output_log::run(&args, context),
@@ -251,16 +227,6 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Bridge(Deferred(args)) => bridge::run(args, context),
         #[cfg(feature = "nvml")]
         Command::GpuUsage(Deferred(args)) => Ok(hq_worker::serve_gpu_usage(args.parent)?),
-        // The help for an incomplete command was printed earlier.
-        Command::Server { command: None }
-        | Command::Worker { command: None }
-        | Command::Job { command: None }
-        | Command::Task { command: None }
-        | Command::Journal { command: None }
-        | Command::Alloc { command: None }
-        | Command::Token { command: None } => {
-            Err(CliError::AlreadyReported(crate::error::exit::USAGE))
-        }
     }
 }
 

@@ -95,10 +95,7 @@ fn run(cli: Cli, context: &mut Context) -> CliResult<()> {
     let Some(command) = cli.command else {
         return Err(incomplete(None));
     };
-    match command.incomplete_group() {
-        Some(group) => Err(incomplete(Some(group))),
-        None => command::run(command, context),
-    }
+    command::run(command, context)
 }
 
 /// Returns the help for a group of commands whose subcommand is missing.
