@@ -55,7 +55,7 @@ pub(super) fn part(part: DoctorPart, context: &mut Context) -> CliResult<()> {
         (DoctorPart::System, _) => system::checks(),
         (DoctorPart::Batch, _) => batch::checks(),
         (DoctorPart::Files, Ok(dir)) => files::checks(dir.root()),
-        (DoctorPart::Files, Err(_)) => vec![Check::broken(
+        (DoctorPart::Files, Err(_)) => vec![State::Broken.check(
             "server directory",
             "you have no home directory to contain it",
             "Set HOME or HQ_SERVER_DIR, or use --server-dir.",
@@ -91,11 +91,7 @@ fn parse(part: DoctorPart, text: &str) -> Vec<Check> {
     serde_json::from_str(text).unwrap_or_else(|error| {
         let what = part.name();
         let advice = format!("Run `hq doctor part {what}` to see the error.");
-        vec![Check::unknown(
-            what,
-            format!("the check ended early: {error}"),
-            advice,
-        )]
+        vec![State::Unknown.check(what, format!("the check ended early: {error}"), advice)]
     })
 }
 
@@ -110,22 +106,22 @@ fn unfinished(part: DoctorPart, error: &LimitedError, context: &Context) -> Chec
                 limit.as_secs(),
             )
         }
-        (LimitedError::Timeout(_), DoctorPart::Server) => Check::broken(
+        (LimitedError::Timeout(_), DoctorPart::Server) => State::Broken.check(
             what,
             error.to_string(),
             "The access file cannot be read in time, or the server does not answer: `hq doctor net` shows which.",
         ),
-        (LimitedError::Timeout(_), DoctorPart::Batch) => Check::poor(
+        (LimitedError::Timeout(_), DoctorPart::Batch) => State::Poor.check(
             what,
             error.to_string(),
             "The commands of the batch system hang. `hq alloc` will also wait for them.",
         ),
-        (LimitedError::Timeout(_), DoctorPart::System) => Check::unknown(
+        (LimitedError::Timeout(_), DoctorPart::System) => State::Unknown.check(
             what,
             error.to_string(),
             format!("Run `hq doctor part {what}` to see where it hangs."),
         ),
-        (LimitedError::Start(_), _) => Check::broken(
+        (LimitedError::Start(_), _) => State::Broken.check(
             what,
             error.to_string(),
             "Tasks cannot start either. Check `ulimit -u` and `ulimit -n`, and end leftover processes (`ps -Lu $USER`).",

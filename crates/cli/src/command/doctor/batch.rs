@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hq_core::batch::SystemSpec;
 
-use super::check::Check;
+use super::check::{Check, State};
 use super::limited::{Limited, LimitedError, Output};
 use crate::args::alloc::TemplateName;
 use crate::batch_system;
@@ -70,7 +70,7 @@ fn judge(is_here: &dyn Fn(&str) -> bool, is_grid_engine: bool, run: Run<'_>) -> 
         checks.extend(judge_system(system, is_here, run));
     }
     if checks.is_empty() {
-        checks.push(Check::unknown(
+        checks.push(State::Unknown.check(
             "batch system",
             "neither sbatch nor qsub is in PATH",
             "Only `hq alloc` needs a batch system. On a cluster, load its module, or start the server on a login node.",
@@ -85,7 +85,7 @@ fn judge_system(system: &System, is_here: &dyn Fn(&str) -> bool, run: Run<'_>) -
         Ok(description) => description,
         Err(error) => {
             let text = error.text().unwrap_or_default();
-            return Some(Check::broken(what, text, "Install hq again."));
+            return Some(State::Broken.check(what, text, "Install hq again."));
         }
     };
     let (here, missing): (Vec<_>, Vec<_>) = programs(&description)
@@ -95,7 +95,7 @@ fn judge_system(system: &System, is_here: &dyn Fn(&str) -> bool, run: Run<'_>) -
         return None;
     }
     if !missing.is_empty() {
-        return Some(Check::poor(
+        return Some(State::Poor.check(
             what,
             format!(
                 "{} in PATH, but not {}",
@@ -117,7 +117,7 @@ fn judge_system(system: &System, is_here: &dyn Fn(&str) -> bool, run: Run<'_>) -
         Ok(output) => first_line(&output.text),
         Err(error) => error.to_string(),
     };
-    Some(Check::poor(
+    Some(State::Poor.check(
         what,
         format!("{version}; `{asked}`: {problem}"),
         "`hq alloc` cannot request nodes from here, because the commands cannot reach their server. Try the command by hand, and start the server on a machine where it works.",
@@ -147,7 +147,6 @@ fn first_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::State;
     use super::*;
 
     fn answer(is_success: bool, text: &str) -> Result<Output, LimitedError> {

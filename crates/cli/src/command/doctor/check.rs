@@ -20,6 +20,21 @@ pub(super) enum State {
 }
 
 impl State {
+    /// Creates a check with this state, which is not good.
+    pub(super) fn check(
+        self,
+        what: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Check {
+        Check {
+            what: what.into(),
+            state: self,
+            found: found.into(),
+            advice: Some(advice.into()),
+        }
+    }
+
     /// Returns the name in JSON and in quiet mode.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -72,43 +87,22 @@ impl Check {
         }
     }
 
-    pub(super) fn poor(
-        what: impl Into<String>,
-        found: impl Into<String>,
-        advice: impl Into<String>,
+    /// Judges an amount: below `min` it prevents work, and below `few` it may not suffice for long.
+    pub(super) fn of_amount(
+        what: &str,
+        found: String,
+        (amount, min, few): (u64, u64, u64),
+        advice: &str,
     ) -> Self {
-        Self::with(State::Poor, what, found, advice)
-    }
-
-    pub(super) fn broken(
-        what: impl Into<String>,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self::with(State::Broken, what, found, advice)
-    }
-
-    pub(super) fn unknown(
-        what: impl Into<String>,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self::with(State::Unknown, what, found, advice)
-    }
-
-    /// Creates a check whose state is not good.
-    pub(super) fn with(
-        state: State,
-        what: impl Into<String>,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self {
-            what: what.into(),
-            state,
-            found: found.into(),
-            advice: Some(advice.into()),
+        if amount >= few {
+            return Self::good(what, found);
         }
+        let state = if amount < min {
+            State::Broken
+        } else {
+            State::Poor
+        };
+        state.check(what, found, advice)
     }
 
     pub(super) fn json(&self) -> Value {
@@ -135,28 +129,20 @@ impl Check {
 /// Describes how many checks are not good, in a human-readable form.
 pub(super) fn summary(checks: &[Check]) -> String {
     let count = |state| checks.iter().filter(|check| check.state == state).count();
-    let (poor, broken, unknown) = (
-        count(State::Poor),
-        count(State::Broken),
-        count(State::Unknown),
-    );
-    let mut parts = Vec::new();
-    for (count, what) in [
-        (
-            broken,
-            if broken == 1 {
-                "prevents work"
-            } else {
-                "prevent work"
-            },
-        ),
-        (poor, "could be better"),
-        (unknown, "could not be checked"),
-    ] {
-        if count > 0 {
-            parts.push(format!("{count} {what}"));
-        }
-    }
+    let broken = match count(State::Broken) {
+        1 => "prevents work",
+        _ => "prevent work",
+    };
+    let parts: Vec<String> = [
+        (State::Broken, broken),
+        (State::Poor, "could be better"),
+        (State::Unknown, "could not be checked"),
+    ]
+    .map(|(state, what)| (count(state), what))
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, what)| format!("{count} {what}"))
+    .collect();
     if parts.is_empty() {
         return "All of it is good.".to_owned();
     }
@@ -171,9 +157,9 @@ mod tests {
     fn lines_summary_and_json_agree() {
         let checks = [
             Check::good("kernel", "6.1"),
-            Check::poor("open files", "at most 1024", "Raise it."),
-            Check::unknown("server", "none", "Start one."),
-            Check::broken("locks", "none", "Move it."),
+            State::Poor.check("open files", "at most 1024", "Raise it."),
+            State::Unknown.check("server", "none", "Start one."),
+            State::Broken.check("locks", "none", "Move it."),
         ];
         let mut text = Vec::new();
         for check in &checks {

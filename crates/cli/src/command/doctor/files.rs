@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::check::Check;
+use super::check::{Check, State};
 
 const MIB: u64 = 1 << 20;
 /// The space for a journal, its log, and the copy that compaction writes.
@@ -182,7 +182,7 @@ fn file_system(seen: &DirectoryFacts) -> Check {
     let took = match seen.written {
         Ok(took) => took,
         Err(kind) => {
-            return Check::broken(
+            return State::Broken.check(
                 what,
                 format!(
                     "no file can be written in {}: {kind} ({on})",
@@ -194,7 +194,7 @@ fn file_system(seen: &DirectoryFacts) -> Check {
     };
     let millis = took.as_millis();
     if took > SLOW {
-        return Check::poor(
+        return State::Poor.check(
             what,
             format!("{on}, {millis} ms to store a file"),
             "Every submit waits for the disk. Put the journal on a faster one: `hq server start --journal FILE`.",
@@ -227,14 +227,14 @@ fn rights(seen: &DirectoryFacts, owner: Owner) -> Check {
             "Choose a directory inside one that only you can write to, with --server-dir."
                 .to_owned()
         };
-        return Check::poor(
+        return State::Poor.check(
             what,
             text,
             format!("Other users can replace your server with their own. {advice}"),
         );
     }
     if owner.user != owner.us && owner.user != 0 {
-        return Check::poor(
+        return State::Poor.check(
             what,
             text,
             "Its owner can replace your server with another one. Choose your own directory with --server-dir.",
@@ -253,9 +253,9 @@ fn space(seen: &DirectoryFacts, (bytes, files): (u64, u64)) -> Check {
         seen.directory.display()
     );
     if bytes < ROOM_MIN {
-        Check::broken(what, text, advice)
+        State::Broken.check(what, text, advice)
     } else if bytes < ROOM_FEW || (1..16).contains(&files) {
-        Check::poor(what, format!("{text}, {files} files"), advice)
+        State::Poor.check(what, format!("{text}, {files} files"), advice)
     } else {
         Check::good(what, text)
     }
@@ -266,7 +266,7 @@ fn locks(taken: [Result<(), Errno>; 2]) -> Check {
     for (result, name) in taken.iter().zip(["flock", "fcntl"]) {
         if let Err(error) = result {
             let error = io::Error::from(*error);
-            return Check::broken(
+            return State::Broken.check(
                 what,
                 format!("{name}: {error}"),
                 "Without locks two servers could write to one journal, so no server starts. Put the journal on a file system with locks (`hq server start --journal FILE`); Lustre needs the mount option `flock`, NFS a lock service.",
@@ -281,7 +281,7 @@ pub(super) fn hung(wanted: &Path, seconds: u64) -> Check {
     let absolute = std::path::absolute(wanted).unwrap_or_else(|_| wanted.to_owned());
     let on = Mount::of(&mounts(), &absolute);
     let on = on.map_or_else(String::new, |mount| format!(" from {mount}"));
-    Check::broken(
+    State::Broken.check(
         format!("server directory {}", wanted.display()),
         format!("no answer within {seconds} s{on}"),
         "The file system hangs, or its server is gone; `ls` also hangs there. Choose another directory with --server-dir, or have the mount repaired.",
@@ -290,7 +290,6 @@ pub(super) fn hung(wanted: &Path, seconds: u64) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::State;
     use super::*;
 
     const MOUNTS: &str = "\

@@ -24,9 +24,9 @@ const ADDRESSES_FEW: u64 = 4 << 30;
 /// The number of bytes that InfiniBand libraries lock at once.
 const LOCKED_FEW: u64 = 64 * MIB;
 /// A worker with many cpus can reach a limit below this.
-const PROCESSES_FEW: u64 = 512;
+pub(super) const PROCESSES_FEW: u64 = 512;
 /// This is enough for a server and a client, or for a worker and one task, with their threads.
-const PROCESSES_MIN: u64 = 32;
+pub(super) const PROCESSES_MIN: u64 = 32;
 
 /// The resource limits of this process. `None` means no limit.
 #[derive(Clone, Debug, Default)]
@@ -109,13 +109,7 @@ fn open_files(hard: Option<u64>) -> Check {
     let text = format!("at most {count}");
     let advice = "A worker needs one per running task, a server one per worker and client. Raise the hard limit \
                   (`ulimit -Hn`; `nofile` in /etc/security/limits.conf, `LimitNOFILE=` of systemd).";
-    if count < FILES_MIN {
-        Check::broken(what, text, advice)
-    } else if count < FILES_FEW {
-        Check::poor(what, text, advice)
-    } else {
-        Check::good(what, text)
-    }
+    Check::of_amount(what, text, (count, FILES_MIN, FILES_FEW), advice)
 }
 
 fn processes(limits: &Limits) -> Check {
@@ -126,11 +120,12 @@ fn processes(limits: &Limits) -> Check {
     };
     let text = format!("{now} now, at most {all}");
     let advice = "Each task needs at least one, and threads count as well. End leftover processes (`ps -Lu $USER`), or raise the limit (`ulimit -u`; `nproc` in /etc/security/limits.conf).";
-    judge_processes(what, all.saturating_sub(now), text, advice)
+    let left = (all.saturating_sub(now), PROCESSES_MIN, PROCESSES_FEW);
+    Check::of_amount(what, text, left, advice)
 }
 
 fn cpu_time(limit: u64) -> Check {
-    Check::poor(
+    State::Poor.check(
         "cpu time",
         format!(
             "at most {} for each process",
@@ -144,52 +139,28 @@ fn file_size(limit: u64) -> Check {
     let what = "size of files";
     let text = format!("at most {} MiB", limit / MIB);
     let advice = "The journal of a server and the output of tasks cannot exceed it. Raise the limit (`ulimit -f`).";
-    let state = if limit < FILE_BYTES_MIN {
-        State::Broken
-    } else if limit < FILE_BYTES_FEW {
-        State::Poor
-    } else {
-        return Check::good(what, text);
-    };
-    Check::with(state, what, text, advice)
+    Check::of_amount(what, text, (limit, FILE_BYTES_MIN, FILE_BYTES_FEW), advice)
 }
 
 fn addresses(limit: u64) -> Check {
     let what = "address space";
     let text = format!("at most {} MiB", limit / MIB);
-    if limit < ADDRESSES_FEW {
-        return Check::poor(
-            what,
-            text,
-            "Servers and workers reserve more address space than they use, and the reservation may fail. Raise the limit (`ulimit -v`), \
-             or start the server on a machine without it.",
-        );
-    }
-    Check::good(what, text)
+    let advice = "Servers and workers reserve more address space than they use, and the reservation may fail. Raise the limit (`ulimit -v`), \
+                  or start the server on a machine without it.";
+    Check::of_amount(what, text, (limit, 0, ADDRESSES_FEW), advice)
 }
 
 fn locked_memory(limit: Option<u64>) -> Check {
     let what = "locked memory";
     match limit {
         None => Check::good(what, "no limit"),
-        Some(bytes) if bytes < LOCKED_FEW => Check::poor(
+        Some(bytes) if bytes < LOCKED_FEW => State::Poor.check(
             what,
             format!("at most {} KiB", bytes >> 10),
             "hq does not need it, but MPI programs cannot use InfiniBand with so little, and tasks inherit the limit. Raise it \
              before the worker starts (`ulimit -l`; `memlock` in /etc/security/limits.conf).",
         ),
         Some(bytes) => Check::good(what, format!("at most {} MiB", bytes / MIB)),
-    }
-}
-
-/// Checks how many more processes and threads this user may start.
-pub(super) fn judge_processes(what: &str, left: u64, text: String, advice: &str) -> Check {
-    if left < PROCESSES_MIN {
-        Check::broken(what, text, advice)
-    } else if left < PROCESSES_FEW {
-        Check::poor(what, text, advice)
-    } else {
-        Check::good(what, text)
     }
 }
 

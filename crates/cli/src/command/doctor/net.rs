@@ -36,7 +36,7 @@ pub(super) async fn checks(dir: &ServerDir) -> Vec<Check> {
             checks.extend(ports(&path, &file).await);
             checks
         }
-        Err(error) => vec![Check::broken(
+        Err(error) => vec![State::Broken.check(
             what,
             first_line(&error),
             "Start a server, or name its directory with --server-dir; the directory must be on a file system that this machine shares.",
@@ -82,7 +82,7 @@ fn server_key(file: &AccessFile) -> Option<Check> {
     let advice = "The file is from an earlier release: another holder of its keys can impersonate the server. Replace it with the server's current file.";
     let found = "the access file does not name it";
     file.lacks_server_key()
-        .then(|| Check::poor("server's key", found, advice))
+        .then(|| State::Poor.check("server's key", found, advice))
 }
 
 fn access_file(dir: &ServerDir) -> String {
@@ -93,13 +93,13 @@ fn any_access(dir: &ServerDir) -> Result<(PathBuf, AccessFile), Check> {
     dir.load_access_any().map_err(|error| {
         let (what, found) = (access_file(dir), first_line(&error));
         if error.is_no_server_yet() {
-            return Check::unknown(
+            return State::Unknown.check(
                 what,
                 "no server runs in this directory",
                 "Start one with `hq server start`, or name the directory of a running server with --server-dir.",
             );
         }
-        Check::broken(
+        State::Broken.check(
             what,
             found,
             "The server cannot be reached without this file. Make it readable for you alone, or copy the server's file again.",
@@ -124,7 +124,7 @@ async fn own_name() -> Check {
     let advice = "A server started here announces this name to workers and clients. Give it a name that they can resolve, or an address: `hq server start --host`.";
     match resolve(&name, 0).await {
         Ok(addresses) => Check::good(what, shown(&addresses)),
-        Err(error) => Check::poor(what, error.to_string(), advice),
+        Err(error) => State::Poor.check(what, error.to_string(), advice),
     }
 }
 
@@ -155,7 +155,7 @@ fn nodes(workers: &[client::WorkerInfo]) -> Vec<Check> {
         .take(NODES_SHOWN_MAX)
         .map(|worker| {
             let host = source::host(worker);
-            Check::poor(
+            State::Poor.check(
                 format!("node of worker {}, {host}", worker.id),
                 worker.node_faults.join("; "),
                 "Tasks fail there, or will. Repair the node, or keep tasks away with `hq worker quarantine`; `hq server start --quarantine act` does so automatically.",
@@ -181,7 +181,7 @@ fn server(info: &ServerInfo) -> Check {
 }
 
 fn no_answer(found: &str) -> Check {
-    Check::broken(
+    State::Broken.check(
         "server",
         found,
         "It accepts connections but does not answer. Check its messages (`server.log` in its directory), and the load of its machine.",
@@ -193,7 +193,7 @@ fn silence() -> String {
 }
 
 fn release(found: &str) -> Check {
-    Check::broken(
+    State::Broken.check(
         "release of the server",
         format!("the server is of release {found}, this program of {VERSION}"),
         "Use the program of that release, or update the server: `hq server stop --keep-workers` with the old one, `hq \
@@ -220,7 +220,7 @@ fn clock(server: i64, before: i64, after: i64) -> Check {
     if difference <= CLOCK_DIFFERENCE_MAX {
         return Check::good(what, found);
     }
-    Check::poor(
+    State::Poor.check(
         what,
         found,
         "Time limits still work, but times in lists, logs and reports of the two machines disagree. Synchronize both clocks over the network (chrony, NTP).",
@@ -252,18 +252,18 @@ async fn port(plane: Plane, access: &Access) -> Vec<Check> {
         Ok(found) => found,
         Err(error) => {
             let advice = "This machine cannot resolve the server's name. Start the server with --host and a name or address in a common network.";
-            return vec![Check::broken(what, error.to_string(), advice)];
+            return vec![State::Broken.check(what, error.to_string(), advice)];
         }
     };
     let mut checks = vec![match wrong_host(host) {
-        Some(why) => Check::poor(what, shown(&addresses), why),
+        Some(why) => State::Poor.check(what, shown(&addresses), why),
         None => Check::good(what, shown(&addresses)),
     }];
     let what = format!("{plane} port {port}");
     let stream = match in_time(hq_protocol::connect_any(&addresses)).await {
         Ok(stream) => stream,
         Err(error) => {
-            checks.push(Check::broken(what, error.to_string(), advice(error.kind())));
+            checks.push(State::Broken.check(what, error.to_string(), advice(error.kind())));
             return checks;
         }
     };
@@ -275,8 +275,8 @@ async fn port(plane: Plane, access: &Access) -> Vec<Check> {
     let handshake = hq_protocol::connect(stream, plane, access.key.as_ref());
     checks.push(match tokio::time::timeout(TIMEOUT, handshake).await {
         Ok(Ok(_)) => Check::good(what, "the server answers"),
-        Ok(Err(error)) => Check::broken(what, error.to_string(), handshake_advice(&error)),
-        Err(_) => Check::broken(
+        Ok(Err(error)) => State::Broken.check(what, error.to_string(), handshake_advice(&error)),
+        Err(_) => State::Broken.check(
             what,
             silence(),
             "The server is stopped or very busy. Check its machine; `hq server start` in the same directory shows more.",

@@ -87,7 +87,7 @@ async fn check(addresses: Vec<RelayAddress>, key: Option<SecretKey>) -> Check {
         }
     }
     errors.sort();
-    Check::poor(
+    State::Poor.check(
         format!("relay {name}"),
         errors.join("; "),
         "Workers started here try it and then others. If its worker is gone, the announcement disappears within minutes; otherwise its node, or that port, is unreachable from here: `hq worker start --relay=PORT`.",
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn a_blocked_port_matters_less_where_a_relay_works() {
-        let blocked = || [Check::broken("worker port 1", "blocked", "Mend it.")];
+        let blocked = || [State::Broken.check("worker port 1", "blocked", "Mend it.")];
         let good = Check::good("relay a:1", "leads to the server");
-        let bad = Check::poor("relay b:1", "refused", "Wait.");
+        let bad = State::Poor.check("relay b:1", "refused", "Wait.");
         let mut checks = blocked();
         judge(&mut checks, &[bad.clone(), good]);
         assert_eq!(checks[0].state, State::Poor);

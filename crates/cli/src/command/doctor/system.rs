@@ -9,8 +9,8 @@ use hq_spawn::{
 };
 use hq_worker::hardware::{ControlGroups, Detector};
 
-use super::check::Check;
-use super::limits::{self, judge_processes};
+use super::check::{Check, State};
+use super::limits::{self, PROCESSES_FEW, PROCESSES_MIN};
 use crate::version;
 
 /// The time limit for a process that prints the version of this program.
@@ -111,7 +111,7 @@ fn processes(found: &Processes) -> Check {
     let (backend, took) = match &found.created {
         Ok(created) => *created,
         Err(error) => {
-            return Check::broken(
+            return State::Broken.check(
                 what,
                 format!("{}: {error}", found.kernel),
                 "Tasks cannot be started. See the limits of processes and open files below, `HQ_SPAWN_BACKEND` in your \
@@ -130,13 +130,13 @@ fn processes(found: &Processes) -> Check {
         return Check::good(what, text);
     }
     if found.is_forced {
-        return Check::poor(
+        return State::Poor.check(
             what,
             text,
             "HQ_SPAWN_BACKEND selects how processes are created. Without it hq chooses the fastest way.",
         );
     }
-    Check::poor(
+    State::Poor.check(
         what,
         format!("{text}, without {}", missing.join(", ")),
         "Everything works, but short tasks start more slowly. A newer kernel has the missing features; on a newer kernel, the seccomp profile of a container hides them.",
@@ -167,7 +167,7 @@ fn missing(features: Features) -> Vec<&'static str> {
 fn control_groups(found: &ControlGroups) -> Vec<Check> {
     let what = "control groups";
     let main = match (found.version, found.can_limit_memory) {
-        (None, _) => Check::poor(
+        (None, _) => State::Poor.check(
             what,
             "none",
             "Workers sample the memory of tasks instead, and cannot see limits of a container. Mount /sys/fs/cgroup into the container.",
@@ -203,25 +203,20 @@ fn control_groups(found: &ControlGroups) -> Vec<Check> {
 fn group_memory(bytes: u64) -> Check {
     let what = "memory of the control group";
     let text = format!("{} MiB", bytes / MIB);
-    if bytes < MEMORY_FEW {
-        return Check::poor(
-            what,
-            text,
-            "The kernel kills processes that need more. Request more memory for the job or container.",
-        );
-    }
-    Check::good(what, text)
+    let advice =
+        "The kernel kills processes that need more. Request more memory for the job or container.";
+    Check::of_amount(what, text, (bytes, 0, MEMORY_FEW), advice)
 }
 
 fn group_processes(left: u64) -> Check {
     let text = format!("{left} more");
     let advice = "Raise pids.max of the job or container (`TasksMax=` of systemd, `--pids-limit` of Podman and Docker).";
-    judge_processes("processes of the control group", left, text, advice)
+    let left = (left, PROCESSES_MIN, PROCESSES_FEW);
+    Check::of_amount("processes of the control group", text, left, advice)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::State;
     use super::*;
 
     const ALL: Features = Features {
