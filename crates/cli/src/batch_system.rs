@@ -96,15 +96,16 @@ struct Script {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Submit {
     command: Vec<Word>,
-    id: Id,
+    #[serde(with = "Id")]
+    id: SubmitFormat,
     #[serde(default)]
     unclear: Vec<String>,
     #[serde(default)]
     unreachable: Vec<String>,
 }
 
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Deserialize)]
+#[serde(remote = "SubmitFormat", rename_all = "kebab-case")]
 enum Id {
     Sbatch,
     LastLine,
@@ -116,12 +117,13 @@ struct Status {
     command: Vec<Word>,
     #[serde(default)]
     fallback: Vec<Word>,
-    format: Format,
+    #[serde(with = "Format")]
+    format: StatusFormat,
     states: BTreeMap<State, Vec<String>>,
 }
 
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Deserialize)]
+#[serde(remote = "StatusFormat", rename_all = "kebab-case")]
 enum Format {
     Scontrol,
     PbsJson,
@@ -150,11 +152,12 @@ struct Cancel {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Find {
     command: Vec<Word>,
-    format: FindAnswer,
+    #[serde(with = "FindAnswer")]
+    format: FindFormat,
 }
 
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Deserialize)]
+#[serde(remote = "FindFormat", rename_all = "kebab-case")]
 enum FindAnswer {
     Lines,
     PbsJson,
@@ -195,23 +198,13 @@ impl From<Description> for SystemSpec {
             each_node: found.script.each_node.into(),
             each_node_shell: found.script.each_node_shell.into(),
             submit: command(found.submit.command),
-            submit_format: match found.submit.id {
-                Id::Sbatch => SubmitFormat::Sbatch,
-                Id::LastLine => SubmitFormat::LastLine,
-            },
+            submit_format: found.submit.id,
             status: command(found.status.command),
             status_fallback: command(found.status.fallback),
-            status_format: match found.status.format {
-                Format::Scontrol => StatusFormat::Scontrol,
-                Format::PbsJson => StatusFormat::PbsJson,
-                Format::Lines => StatusFormat::Lines,
-            },
+            status_format: found.status.format,
             cancel: command(found.cancel.command),
             find: command(found.find.command),
-            find_format: match found.find.format {
-                FindAnswer::Lines => FindFormat::Lines,
-                FindAnswer::PbsJson => FindFormat::PbsJson,
-            },
+            find_format: found.find.format,
             missing: texts(found.missing),
             unclear: texts(found.submit.unclear),
             unreachable: texts(found.submit.unreachable),
