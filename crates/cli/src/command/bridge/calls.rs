@@ -6,12 +6,12 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
 use hq_core::server_state::CANCELED_MAX;
 use hq_core::template::{ArrayIds, ArraySpec, Entries, SubmitBody, SubmitSpec, SubmitTarget};
 use hq_protocol::client;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -20,29 +20,35 @@ use super::talk::{answer, come_back, ids_of, tell};
 use super::values::payload_of;
 use crate::client::{Client, ServerInfo};
 use crate::command::submit::current_dir;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::submit::bare_submit;
 
-/// Calls whose payloads are concatenated.
-#[derive(Debug)]
+/// Calls to submit to an open job, whose payloads are concatenated.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Batch {
     pub(super) job: u32,
+    #[serde(rename = "t")]
     pub(super) template: u64,
     /// The id of the first call. The ids of the others follow it.
     pub(super) first: u32,
     pub(super) lens: Vec<u64>,
-    pub(super) data: Bytes,
+    #[serde(skip)]
+    pub(super) data: Vec<u8>,
 }
 
 /// Calls to cancel.
-#[derive(Debug)]
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Cancel {
     /// The id of the request, which is answered when the calls are canceled.
+    #[serde(default)]
     pub(super) id: Option<u64>,
     pub(super) job: u32,
     /// The calls, as first ids and counts.
     pub(super) tasks: Vec<(u32, u32)>,
     /// Whether running calls continue.
+    #[serde(default)]
     pub(super) keep_running: bool,
 }
 
@@ -53,32 +59,13 @@ pub(super) enum Work {
     Cancel(Cancel),
 }
 
-/// The calls of one submit.
-struct Joined {
-    job: u32,
-    template: u64,
-    first: u32,
-    lens: Vec<u64>,
-    data: Vec<u8>,
-}
-
 /// The maximum number of calls in one submit, and of bytes of their payloads.
 const CALLS_MAX: usize = 20_000;
 const BYTES_MAX: usize = 32 << 20;
 
-impl Joined {
-    fn of(batch: Batch) -> Self {
-        Self {
-            job: batch.job,
-            template: batch.template,
-            first: batch.first,
-            lens: batch.lens,
-            data: batch.data.into(),
-        }
-    }
-
+impl Batch {
     /// Adds the calls of another batch. Returns the batch if it does not continue this one.
-    fn add(&mut self, batch: Batch) -> Option<Batch> {
+    fn add(&mut self, batch: Self) -> Option<Self> {
         let next = u64::from(self.first) + self.lens.len() as u64;
         let fits = batch.job == self.job
             && batch.template == self.template
@@ -97,8 +84,7 @@ impl Joined {
         let unknown = || CliError::new("Calls of a template that was not named");
         let template = shared.templates.get(self.template).ok_or_else(unknown)?;
         let count = u32::try_from(self.lens.len()).unwrap_or(u32::MAX);
-        let ids = IdArray::consecutive(self.first, count)
-            .map_err(|error| CliError::caused("Invalid ids of calls", &error))?;
+        let ids = IdArray::consecutive(self.first, count).caused("Invalid ids of calls")?;
         let entries = Entries::new(self.data.clone(), self.lens.iter().copied())
             .ok_or_else(|| CliError::new("The lengths of calls do not add up"))?;
         let body = SubmitBody::Array(ArraySpec {
@@ -127,7 +113,7 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
                 None => return,
             },
         };
-        let first = match first {
+        let mut joined = match first {
             Work::Calls(batch) => batch,
             Work::Cancel(wanted) => {
                 let done = cancel(&shared, &mut link, &wanted).await;
@@ -142,7 +128,6 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
                 continue;
             }
         };
-        let mut joined = Joined::of(first);
         while next.is_none()
             && let Ok(following) = work.try_recv()
         {
@@ -181,7 +166,7 @@ enum Submitted {
 
 /// Submits calls, over a new connection if the old one broke. A server that was away may have
 /// stored the first attempt. It then recognizes the nonce of the submit.
-async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Joined) -> CliResult<Submitted> {
+async fn submit(shared: &Shared, link: &mut Option<Link>, calls: &Batch) -> CliResult<Submitted> {
     let request = calls.submit(shared)?;
     let mut is_repeated = false;
     // Whether the server that may have stored the first attempt keeps nonces. It may have been
@@ -255,7 +240,7 @@ const TAKEN: &str = "already exists in job";
 /// used by a call that submits to its own job, or by another executor attached to the job.
 async fn find_holders(
     client: &mut Client,
-    calls: &Joined,
+    calls: &Batch,
     may_be_ours: bool,
 ) -> CliResult<Submitted> {
     // A server of an earlier release does not recognize the calls of an attempt whose answer was
@@ -273,7 +258,7 @@ async fn find_holders(
 
 /// Returns whether the first and the last of these calls are tasks of the job. A submit is accepted
 /// as a whole. Equal calls of two executors or two programs cannot be distinguished.
-async fn has_made(client: &mut Client, calls: &Joined) -> CliResult<bool> {
+async fn has_made(client: &mut Client, calls: &Batch) -> CliResult<bool> {
     let payload = |len: u64, is_last: bool| {
         let len = usize::try_from(len).ok()?;
         let from = if is_last {
@@ -355,13 +340,13 @@ mod tests {
             template: 1,
             first,
             lens: lens.to_vec(),
-            data: vec![0; usize::try_from(total).expect("small")].into(),
+            data: vec![0; usize::try_from(total).expect("small")],
         }
     }
 
     #[test]
     fn batches_become_one_only_if_they_follow_each_other() {
-        let mut joined = Joined::of(batch(1, 0, &[1, 2]));
+        let mut joined = batch(1, 0, &[1, 2]);
         assert!(joined.add(batch(1, 2, &[3])).is_none());
         assert_eq!((joined.lens.len(), joined.data.len()), (3, 6));
         assert!(joined.add(batch(1, 4, &[3])).is_some(), "one is missing");

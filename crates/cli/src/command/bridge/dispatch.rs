@@ -63,24 +63,12 @@ enum Op {
     /// Follows the calls of a job from now on.
     Follow { id: u64, job: u32 },
     /// Submits calls to an open job; their payloads are in the blob.
-    Calls {
-        job: u32,
-        t: u64,
-        first: u32,
-        lens: Vec<u64>,
-    },
+    Calls(Batch),
     /// Stops reporting about the calls of a job.
     Unfollow { job: u32 },
     /// Cancels calls, given as first ids and counts. With `keep_running`, running calls continue.
     /// The ends of the calls are reported, and `id` is answered when they are canceled.
-    Cancel {
-        #[serde(default)]
-        id: Option<u64>,
-        job: u32,
-        tasks: Vec<(u32, u32)>,
-        #[serde(default)]
-        keep_running: bool,
-    },
+    Cancel(Cancel),
     /// Reports calls that have already ended once more.
     Settle(SettleAgain),
     /// Submits a call again as `number`, and replaces the references to values that `swap` names.
@@ -211,39 +199,15 @@ impl Dispatcher {
                 self.settles.insert(job, settle);
                 tokio::spawn(follow_calls(shared.clone(), id, job, settled));
             }
-            Op::Calls {
-                job,
-                t,
-                first,
-                lens,
-            } => {
-                let batch = Batch {
-                    job,
-                    template: t,
-                    first,
-                    lens,
-                    data: blob,
-                };
-                self.hand_on(Work::Calls(batch)).await?;
+            Op::Calls(batch) => {
+                let data = blob.into();
+                self.hand_on(Work::Calls(Batch { data, ..batch })).await?;
             }
             Op::Unfollow { job } => {
                 // The task that follows the job ends when its queue is closed.
                 self.settles.remove(&job);
             }
-            Op::Cancel {
-                id,
-                job,
-                tasks,
-                keep_running,
-            } => {
-                let cancel = Cancel {
-                    id,
-                    job,
-                    tasks,
-                    keep_running,
-                };
-                self.hand_on(Work::Cancel(cancel)).await?;
-            }
+            Op::Cancel(cancel) => self.hand_on(Work::Cancel(cancel)).await?,
             Op::Settle(again) => self.settle(again).await,
             Op::Again(again) => {
                 tokio::spawn(submit_again(shared.clone(), self.work.clone(), again));
@@ -292,7 +256,7 @@ async fn submit_again(shared: Shared, work: mpsc::Sender<Work>, again: ResubmitC
                 template: again.t,
                 first: again.number,
                 lens: vec![payload.len() as u64],
-                data: payload,
+                data: payload.into(),
             };
             // If the receiver has ended, the bridge is ending.
             let _ = work.send(Work::Calls(batch)).await;

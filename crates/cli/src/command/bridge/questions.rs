@@ -19,7 +19,7 @@ use super::talk::{come_back, ids_of, tell};
 use crate::client::{Client, JobClose};
 use crate::command::all_tasks;
 use crate::command::submit::current_dir;
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliError, CliResult};
 use crate::parse::selector::Selector;
 use crate::source::{is_connected, resources};
 use crate::submit::bare_submit;
@@ -45,17 +45,7 @@ pub(super) enum Question {
         job: u32,
     },
     /// Submits a job with dependencies between its tasks.
-    Graph {
-        name: String,
-        max_fails: Option<u32>,
-        templates: Vec<TemplateSpec>,
-        /// The length of the standard input of each template's tasks, or -1 if there is none. The
-        /// bytes are in the blob.
-        stdin: Vec<i64>,
-        tasks: Vec<GraphTaskText>,
-        /// The directory of the submit.
-        dir: String,
-    },
+    Graph(GraphText),
     /// Waits for jobs and reports their counts meanwhile.
     Wait {
         jobs: Vec<u32>,
@@ -83,8 +73,23 @@ pub(super) enum Question {
     Queues,
 }
 
+/// A job with dependencies between its tasks.
 #[derive(Deserialize, Debug)]
-pub(super) struct GraphTaskText {
+#[serde(deny_unknown_fields)]
+pub(super) struct GraphText {
+    name: String,
+    max_fails: Option<u32>,
+    templates: Vec<TemplateSpec>,
+    /// The length of the standard input of each template's tasks, or -1 if there is none. The bytes
+    /// are in the blob.
+    stdin: Vec<i64>,
+    tasks: Vec<GraphTaskText>,
+    /// The directory of the submit.
+    dir: String,
+}
+
+#[derive(Deserialize, Debug)]
+struct GraphTaskText {
     id: u32,
     template: u32,
     deps: Vec<u32>,
@@ -94,7 +99,7 @@ fn selector(jobs: Vec<u32>) -> CliResult<client::Selector> {
     let mut jobs = jobs;
     jobs.sort_unstable();
     jobs.dedup();
-    let ids = IdArray::from_sorted(jobs).map_err(|e| CliError::caused("Invalid job ids", &e))?;
+    let ids = IdArray::from_sorted(jobs).caused("Invalid job ids")?;
     Ok(Selector::Ids(ids).to_message())
 }
 
@@ -115,8 +120,8 @@ pub(super) async fn ask(
             client.ask(JobClose(&Selector::one(job))).await?;
             Ok(Value::Null)
         }
-        graph @ Question::Graph { .. } => {
-            let spec = graph_spec(graph, &blob)?;
+        Question::Graph(graph) => {
+            let spec = graph.build(&blob)?;
             Ok(client.submit((&spec).into()).await?.into())
         }
         Question::Wait { jobs } => wait(shared, &mut client, id, jobs).await,
@@ -153,8 +158,8 @@ async fn query(client: &mut Client, sql: String) -> CliResult<Value> {
         row_limit: ROWS_MAX,
     };
     let table = client.ask(query).await?;
-    let rows: Value = serde_json::from_str(&table.rows_json)
-        .map_err(|error| CliError::caused("The server sent rows that are not JSON", &error))?;
+    let rows: Value =
+        serde_json::from_str(&table.rows_json).caused("The server sent rows that are not JSON")?;
     Ok(json!({"columns": table.columns, "rows": rows, "is_cut": table.is_cut}))
 }
 
@@ -173,65 +178,43 @@ async fn queues(client: &mut Client) -> CliResult<Value> {
     Ok(found.queues.len().into())
 }
 
-/// Returns the submit that a question describes. `blob` contains the standard input of its tasks.
-fn graph_spec(question: Question, blob: &Bytes) -> CliResult<SubmitSpec> {
-    let Question::Graph {
-        name,
-        max_fails,
-        templates,
-        stdin,
-        tasks,
-        dir,
-    } = question
-    else {
-        return Err(CliError::new("Expected a graph"));
-    };
-    let graph = graph(templates, &stdin, tasks, (blob, &dir))?;
-    let target = SubmitTarget::NewJob {
-        name: name.into(),
-        max_fails,
-    };
-    let body = SubmitBody::Graph(graph);
-    Ok(bare_submit(target, Path::new(&dir), body))
-}
-
-fn graph(
-    templates: Vec<TemplateSpec>,
-    stdin: &[i64],
-    tasks: Vec<GraphTaskText>,
-    (blob, dir): (&Bytes, &str),
-) -> CliResult<GraphSpec> {
-    let uneven = || CliError::new("The lengths of what tasks read do not add up");
-    if stdin.len() != templates.len() {
-        return Err(uneven());
-    }
-    let dir = if dir.is_empty() {
-        current_dir()?
-    } else {
-        dir.into()
-    };
-    let mut rest = &blob[..];
-    let mut built = Vec::with_capacity(templates.len());
-    for (template, len) in templates.into_iter().zip(stdin) {
-        let content = match usize::try_from(*len) {
-            Ok(len) => {
-                let (content, after) = rest.split_at_checked(len).ok_or_else(uneven)?;
-                rest = after;
-                Some(content)
-            }
-            Err(_) => None,
+impl GraphText {
+    /// Returns the submit. `blob` contains the standard input of its tasks.
+    fn build(self, blob: &Bytes) -> CliResult<SubmitSpec> {
+        let uneven = || CliError::new("The lengths of what tasks read do not add up");
+        if self.stdin.len() != self.templates.len() {
+            return Err(uneven());
+        }
+        let dir = match &*self.dir {
+            "" => current_dir()?,
+            dir => dir.into(),
         };
-        built.push(Arc::new(template.build(content, &dir)?));
+        let mut rest = &blob[..];
+        let mut templates = Vec::with_capacity(self.templates.len());
+        for (template, len) in self.templates.into_iter().zip(self.stdin) {
+            let content = match usize::try_from(len) {
+                Ok(len) => {
+                    let (content, after) = rest.split_at_checked(len).ok_or_else(uneven)?;
+                    rest = after;
+                    Some(content)
+                }
+                Err(_) => None,
+            };
+            templates.push(Arc::new(template.build(content, &dir)?));
+        }
+        let tasks = self.tasks.into_iter().map(|task| GraphTask {
+            id: TaskId(task.id),
+            template: task.template,
+            deps: task.deps.into_iter().map(TaskId).collect(),
+        });
+        let tasks = tasks.collect();
+        let target = SubmitTarget::NewJob {
+            name: self.name.into(),
+            max_fails: self.max_fails,
+        };
+        let body = SubmitBody::Graph(GraphSpec { templates, tasks });
+        Ok(bare_submit(target, Path::new(&self.dir), body))
     }
-    let tasks = tasks.into_iter().map(|task| GraphTask {
-        id: TaskId(task.id),
-        template: task.template,
-        deps: task.deps.into_iter().map(TaskId).collect(),
-    });
-    Ok(GraphSpec {
-        templates: built,
-        tasks: tasks.collect(),
-    })
 }
 
 /// Follows jobs until they end, even across a restart of the server.
