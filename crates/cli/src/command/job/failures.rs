@@ -1,5 +1,6 @@
 //! `job failures`: shows why tasks failed, grouped by the last line that they wrote.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::Arc;
@@ -18,14 +19,13 @@ use crate::args::job::{FailuresArgs, GroupBy};
 use crate::client::{Client, JobInfo};
 use crate::command::missing::{JOBS, Missing, NO_JOB};
 use crate::command::{Context, all_tasks};
-use crate::error::{CliError, CliResult};
+use crate::error::{Caused as _, CliResult};
 use crate::failures::{Failed, FailureGroup, Group, error_words, failure_groups, group, to_read};
 use crate::output::console::Console;
 use crate::output::format::{joined_ids, lossy};
 use crate::output::json::write_value;
 use crate::output::view::{hostnames, totals};
-use crate::text::clean;
-use crate::text::fit;
+use crate::text::{clean, fit};
 
 /// The maximum number of connections for reading outputs, and the number of outputs that justifies
 /// another one.
@@ -55,50 +55,24 @@ pub(in crate::command) async fn failures(
         let wanted = wanted.iter().map(|one| one.task).collect();
         let said = read_some(&mut client, &dir, job.id, wanted).await?;
         let groups = group(&failed, &said);
-        if let Some(failure_groups) = groups_by(args.group_by, &failed, &groups) {
-            match context.mode() {
-                OutputMode::Json => {
-                    rows.push(groups_shape(
-                        job,
-                        args.group_by,
-                        &failure_groups,
-                        said.len(),
-                    ));
-                }
-                OutputMode::Quiet => {
-                    for group in &failure_groups {
-                        writeln!(
-                            context.out,
-                            "{} {} {}",
-                            job.id,
-                            group.tasks.len(),
-                            group.name
-                        )?;
-                    }
-                }
-                OutputMode::Cli => {
-                    write_failure_groups(&mut context.out, job, args.group_by, &failure_groups)?
-                }
-            }
-            continue;
-        }
+        let shown: Vec<Shown<'_>> = match args.group_by {
+            GroupBy::Signature => groups.iter().map(Shown::of_signature).collect(),
+            GroupBy::Node => by_property(&failed, &groups, |one| one.host.clone()),
+            GroupBy::ExitCode => by_property(&failed, &groups, |one| error_words(&one.error)),
+        };
         match context.mode() {
-            OutputMode::Json => rows.push(shape(job, &groups, said.len())),
+            OutputMode::Json => rows.push(shape(job, args.group_by, shown, said.len())),
             OutputMode::Quiet => {
-                for group in &groups {
-                    let count = group.tasks.len();
-                    let reason = clean(&group.reason(count));
-                    writeln!(context.out, "{} {count} {reason}", job.id)?;
+                for group in &shown {
+                    let (id, count) = (job.id, group.tasks.len());
+                    writeln!(context.out, "{id} {count} {}", clean(&group.name))?;
                 }
             }
             OutputMode::Cli => {
-                write(&mut context.out, job, &groups, said.len())?;
-                if let Some((task, why)) = first_aborted(&mut client, job).await? {
-                    let aborted = count(totals(job).aborted, "task");
-                    writeln!(
-                        context.out,
-                        "{aborted} aborted, for example task {task}: {why}"
-                    )?;
+                write(&mut context.out, job, args.group_by, &shown)?;
+                if args.group_by == GroupBy::Signature {
+                    write_hints(&mut context.out, job, &shown, said.len())?;
+                    write_first_aborted(&mut client, job, &mut context.out).await?;
                 }
             }
         }
@@ -110,13 +84,15 @@ pub(in crate::command) async fn failures(
     missing.end(JOBS, context)
 }
 
-/// Returns the first task of a job that the server aborted, and why.
-async fn first_aborted(
+/// Writes the first task of a job that the server aborted, and why.
+async fn write_first_aborted(
     client: &mut Client,
     job: &client::JobSummary,
-) -> CliResult<Option<(u32, String)>> {
-    if totals(job).aborted == 0 {
-        return Ok(None);
+    out: &mut Console,
+) -> CliResult<()> {
+    let aborted = totals(job).aborted;
+    if aborted == 0 {
+        return Ok(());
     }
     let page = client.ask(client::TaskPage {
         job: Some(task_page::Job::Id(job.id)),
@@ -127,23 +103,97 @@ async fn first_aborted(
         ..client::TaskPage::default()
     });
     let first = page.await?.tasks.into_iter().next();
-    Ok(first.and_then(|task| {
-        let error = clean(&task.error?);
+    if let Some((task, error)) = first.and_then(|task| Some((task.id, clean(&task.error?)))) {
         let why = error.strip_prefix("Aborted: ").unwrap_or(&error);
-        Some((task.id, why.to_owned()))
-    }))
+        let aborted = count(aborted, "task");
+        writeln!(out, "{aborted} aborted, for example task {task}: {why}")?;
+    }
+    Ok(())
 }
 
-/// Groups failures by another property than their signature. Returns `None` if they are grouped by
-/// signature.
-fn groups_by(by: GroupBy, failed: &[Failed], groups: &[Group]) -> Option<Vec<FailureGroup>> {
-    match by {
-        GroupBy::Signature => None,
-        GroupBy::Node => Some(failure_groups(failed, groups, |one| one.host.clone())),
-        GroupBy::ExitCode => Some(failure_groups(failed, groups, |one| {
-            error_words(&one.error)
-        })),
+/// Groups failures by another property than their signature.
+fn by_property<'a>(
+    failed: &[Failed],
+    groups: &[Group],
+    name: impl Fn(&Failed) -> String,
+) -> Vec<Shown<'a>> {
+    let groups = failure_groups(failed, groups, name).into_iter();
+    groups.map(Shown::of_property).collect()
+}
+
+/// A group of failed tasks as it is printed.
+struct Shown<'a> {
+    name: String,
+    tasks: Cow<'a, [u32]>,
+    hosts: Cow<'a, BTreeSet<String>>,
+    /// The text after the hosts.
+    note: String,
+    /// Further lines.
+    lines: Vec<String>,
+    /// The keys of JSON that only this kind of group has.
+    value: Value,
+}
+
+impl<'a> Shown<'a> {
+    fn of_signature(group: &'a Group) -> Self {
+        let count = group.tasks.len();
+        let pairs = || group.params.iter();
+        let mut value = json!({
+            "error": group.error,
+            "last_words": group.words,
+            "example": group.example,
+            "is_read": group.read > 0,
+            "read": group.read,
+        });
+        let mut lines = Vec::new();
+        if !group.params.is_empty() {
+            let texts: Vec<String> = pairs()
+                .map(|(name, value)| format!("{name}={}", fit(value, VALUE_WIDTH)))
+                .collect();
+            lines.push(format!("with {}", clean(&texts.join(", "))));
+            let map: serde_json::Map<String, Value> = pairs()
+                .map(|(name, value)| (name.clone(), json!(value)))
+                .collect();
+            value["params"] = map.into();
+        }
+        Self {
+            name: group.reason(count),
+            tasks: Cow::Borrowed(&group.tasks),
+            hosts: Cow::Borrowed(&group.hosts),
+            note: match group.read {
+                some if some > 0 && some < count => {
+                    format!("; output of {} read", number(some as u64))
+                }
+                _ => String::new(),
+            },
+            lines,
+            value,
+        }
     }
+
+    fn of_property(group: FailureGroup) -> Self {
+        let reasons = group.reasons.iter();
+        let shown = reasons.clone().take(REASONS_SHOWN_MAX);
+        let shown =
+            shown.map(|(reason, count)| format!("{:>8}  {}", number(*count as u64), clean(reason)));
+        let more = group.reasons.len().saturating_sub(REASONS_SHOWN_MAX);
+        let more = (more > 0).then(|| format!("and {more} other reasons"));
+        let values = reasons
+            .clone()
+            .map(|(reason, count)| json!({ "reason": reason, "count": count }));
+        Self {
+            lines: shown.chain(more).collect(),
+            value: json!({ "name": group.name, "reasons": values.collect::<Value>() }),
+            name: group.name,
+            tasks: Cow::Owned(group.tasks),
+            hosts: Cow::Owned(group.hosts),
+            note: String::new(),
+        }
+    }
+}
+
+fn failed_count(groups: &[Shown<'_>]) -> usize {
+    groups.iter().map(|group| group.tasks.len()).sum()
 }
 
 /// Returns the failed tasks, ordered by submit and id.
@@ -199,7 +249,7 @@ async fn read_some(
     }
     let mut said = wanted.read(client).await?;
     while let Some(found) = others.join_next().await {
-        let found = found.map_err(|error| CliError::caused("Cannot read outputs", &error))?;
+        let found = found.caused("Cannot read outputs")?;
         said.extend(found?);
     }
     Ok(said)
@@ -227,55 +277,39 @@ impl ReadQueue {
     }
 }
 
-/// Writes how many tasks of a job have failed.
-fn write_head(out: &mut Console, job: &client::JobSummary, failed: usize) -> CliResult<()> {
-    let (id, total) = (job.id, job.task_count);
+/// Writes how many tasks of a job have failed, and the groups.
+fn write(
+    out: &mut Console,
+    job: &client::JobSummary,
+    by: GroupBy,
+    groups: &[Shown<'_>],
+) -> CliResult<()> {
+    let (id, total, failed) = (job.id, job.task_count, failed_count(groups));
     let name = match &*job.name {
         "" => String::new(),
         name => format!(" `{}`", clean(name)),
     };
     if failed == 0 {
         writeln!(out, "No task of job {id}{name} has failed.")?;
-        return Ok(());
+    } else {
+        let failed = part(failed as u64, total.into(), "task");
+        writeln!(out, "{failed} of job {id}{name} failed:")?;
     }
-    writeln!(
-        out,
-        "{} of job {id}{name} failed:",
-        part(failed as u64, total.into(), "task")
-    )?;
-    Ok(())
-}
-
-fn write_failure_groups(
-    out: &mut Console,
-    job: &client::JobSummary,
-    by: GroupBy,
-    failure_groups: &[FailureGroup],
-) -> CliResult<()> {
-    write_head(
-        out,
-        job,
-        failure_groups.iter().map(|group| group.tasks.len()).sum(),
-    )?;
-    for group in failure_groups {
-        let count = number(group.tasks.len() as u64);
-        writeln!(out, "{count:>8}  {}", clean(&group.name))?;
-        let tasks = joined_ids(group.tasks.iter().copied());
-        let noun = noun_of(group.tasks.len() as u64, "task");
+    for group in groups {
+        let count = group.tasks.len() as u64;
+        writeln!(out, "{:>8}  {}", number(count), clean(&group.name))?;
+        let (noun, tasks) = (
+            noun_of(count, "task"),
+            joined_ids(group.tasks.iter().copied()),
+        );
         let hosts = match by {
             GroupBy::Node => String::new(),
-            GroupBy::Signature | GroupBy::ExitCode => {
-                format!(" on {}", shown_hosts(&group.hosts))
-            }
+            GroupBy::Signature | GroupBy::ExitCode => format!(" on {}", shown_hosts(&group.hosts)),
         };
-        writeln!(out, "          {noun} {}{hosts}", fit(&tasks, IDS_WIDTH))?;
-        for (reason, count) in group.reasons.iter().take(REASONS_SHOWN_MAX) {
-            let count = number(*count as u64);
-            writeln!(out, "          {count:>8}  {}", clean(reason))?;
-        }
-        let more = group.reasons.len().saturating_sub(REASONS_SHOWN_MAX);
-        if more > 0 {
-            writeln!(out, "          and {more} other reasons")?;
+        let (tasks, note) = (fit(&tasks, IDS_WIDTH), &group.note);
+        writeln!(out, "          {noun} {tasks}{hosts}{note}")?;
+        for line in &group.lines {
+            writeln!(out, "          {line}")?;
         }
     }
     Ok(())
@@ -296,75 +330,14 @@ fn shown_hosts(hosts: &BTreeSet<String>) -> String {
     }
 }
 
-fn groups_shape(
-    job: &client::JobSummary,
-    by: GroupBy,
-    failure_groups: &[FailureGroup],
-    read: usize,
-) -> Value {
-    let rows: Vec<Value> = failure_groups
-        .iter()
-        .map(|group| {
-            let reasons = group.reasons.iter();
-            let reasons: Vec<Value> = reasons
-                .map(|(reason, count)| json!({ "reason": reason, "count": count }))
-                .collect();
-            json!({
-                "count": group.tasks.len(),
-                "name": group.name,
-                "tasks": joined_ids(group.tasks.iter().copied()),
-                "hosts": group.hosts,
-                "reasons": reasons,
-            })
-        })
-        .collect();
-    let failed = failure_groups.iter().map(|group| group.tasks.len()).sum();
-    let mut value = job_shape(job, failed, read, rows);
-    let by = by.to_possible_value();
-    value["group_by"] = json!(by.as_ref().map(PossibleValue::get_name));
-    value
-}
-
-fn failed_count(groups: &[Group]) -> usize {
-    groups.iter().map(|group| group.tasks.len()).sum()
-}
-
-fn write(
+/// Writes how to see more. `read` is the number of tasks whose output was read.
+fn write_hints(
     out: &mut Console,
     job: &client::JobSummary,
-    groups: &[Group],
+    groups: &[Shown<'_>],
     read: usize,
 ) -> CliResult<()> {
     let (id, failed) = (job.id, failed_count(groups));
-    write_head(out, job, failed)?;
-    for group in groups {
-        writeln!(
-            out,
-            "{:>8}  {}",
-            number(group.tasks.len() as u64),
-            clean(&group.reason(group.tasks.len()))
-        )?;
-        let tasks = joined_ids(group.tasks.iter().copied());
-        let hosts = shown_hosts(&group.hosts);
-        let noun = noun_of(group.tasks.len() as u64, "task");
-        let read = match group.read {
-            0 => String::new(),
-            all if all == group.tasks.len() => String::new(),
-            some => format!("; output of {} read", number(some as u64)),
-        };
-        writeln!(
-            out,
-            "          {noun} {} on {hosts}{read}",
-            fit(&tasks, IDS_WIDTH)
-        )?;
-        if !group.params.is_empty() {
-            let pairs = group.params.iter();
-            let pairs: Vec<String> = pairs
-                .map(|(name, value)| format!("{name}={}", fit(value, VALUE_WIDTH)))
-                .collect();
-            writeln!(out, "          with {}", clean(&pairs.join(", ")))?;
-        }
-    }
     if let Some(task) = groups.first().and_then(|group| group.tasks.first()) {
         writeln!(
             out,
@@ -381,36 +354,22 @@ fn write(
     Ok(())
 }
 
-fn shape(job: &client::JobSummary, groups: &[Group], read: usize) -> Value {
-    let rows: Vec<Value> = groups
-        .iter()
-        .map(|group| {
-            let mut value = json!({
-                "count": group.tasks.len(),
-                "error": group.error,
-                "last_words": group.words,
-                "example": group.example,
-                "is_read": group.read > 0,
-                "read": group.read,
-                "tasks": joined_ids(group.tasks.iter().copied()),
-                "hosts": group.hosts,
-            });
-            if !group.params.is_empty() {
-                let params = group.params.iter();
-                let map: serde_json::Map<String, Value> = params
-                    .map(|(name, value)| (name.clone(), json!(value)))
-                    .collect();
-                value["params"] = map.into();
-            }
-            value
-        })
-        .collect();
-    job_shape(job, failed_count(groups), read, rows)
-}
-
-fn job_shape(job: &client::JobSummary, failed: usize, read: usize, groups: Vec<Value>) -> Value {
-    json!({
+fn shape(job: &client::JobSummary, by: GroupBy, groups: Vec<Shown<'_>>, read: usize) -> Value {
+    let failed = failed_count(&groups);
+    let groups = groups.into_iter().map(|group| {
+        let mut value = group.value;
+        value["count"] = json!(group.tasks.len());
+        value["tasks"] = json!(joined_ids(group.tasks.iter().copied()));
+        value["hosts"] = json!(group.hosts);
+        value
+    });
+    let mut value = json!({
         "job": job.id, "name": job.name, "task_count": job.task_count,
-        "failed": failed, "read": read, "groups": groups,
-    })
+        "failed": failed, "read": read, "groups": groups.collect::<Value>(),
+    });
+    if by != GroupBy::Signature {
+        let by = by.to_possible_value();
+        value["group_by"] = json!(by.as_ref().map(PossibleValue::get_name));
+    }
+    value
 }
