@@ -138,64 +138,91 @@ enum Remark {
     Refusal(String, String),
 }
 
-type HabitCheck = fn(&Typed<'_>, Text<'_>) -> Option<Remark>;
+/// A function that recognizes a habit.
+#[derive(Clone, Copy)]
+enum Check {
+    /// It returns a note.
+    Note(fn(&Typed<'_>, Text<'_>) -> Option<String>),
+    /// It may return an error instead.
+    Either(fn(&Typed<'_>, Text<'_>) -> Option<Remark>),
+}
+
+use Check::{Either, Note};
+
+impl Check {
+    fn look(self, typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+        match self {
+            Self::Note(look) => look(typed, text).map(Remark::Note),
+            Self::Either(look) => look(typed, text),
+        }
+    }
+}
 
 /// All habits in groups. Each group reports its first match.
-const HABITS: &[(Place, &[HabitCheck])] = &[
+const HABITS: &[(Place, &[Check])] = &[
     (
         Place::Program,
         &[
-            program::nothing,
-            program::directive,
-            program::split_value,
-            program::ids,
-            program::make_target,
-            program::job_word,
-            program::long_dash,
-            program::elsewhere,
-            program::stray_word,
-            program::shell_line,
-            program::unread_input,
-            program::other_directory,
-            program::not_executable,
-            program::missing,
-            program::all_files,
-            option::bare_seconds,
+            Either(program::nothing),
+            Either(program::directive),
+            Either(program::split_value),
+            Either(program::ids),
+            Note(program::make_target),
+            Note(program::job_word),
+            Either(program::long_dash),
+            Note(program::elsewhere),
+            Note(program::stray_word),
+            Either(program::shell_line),
+            Note(program::unread_input),
+            Note(program::other_directory),
+            Either(program::not_executable),
+            Either(program::missing),
+            Note(program::all_files),
+            Note(option::bare_seconds),
         ],
     ),
-    (Place::Program, &[option::env_name]),
-    (Place::Program, &[option::bare_memory]),
-    (Place::Program, &[option::thousands]),
-    (Place::Argument, &[option::behind_program]),
-    (Place::Argument, &[command::parallel_input]),
-    (Place::Argument, &[command::braces_of]),
-    (Place::Argument, &[command::path_placeholder]),
-    (Place::Argument, &[command::operator, command::background]),
-    (Place::Argument, &[command::pattern]),
-    (Place::Argument, &[command::empty]),
-    (Place::Argument, &[variable::plain]),
-    (Place::Argument, &[variable::foreign, variable::unknown]),
-    (Place::Argument, &[variable::positional]),
-    (Place::Argument, &[variable::expanded]),
-    (Place::Argument, &[command::behind_line]),
+    (Place::Program, &[Note(option::env_name)]),
+    (Place::Program, &[Note(option::bare_memory)]),
+    (Place::Program, &[Note(option::thousands)]),
+    (Place::Argument, &[Note(option::behind_program)]),
+    (Place::Argument, &[Note(command::parallel_input)]),
+    (Place::Argument, &[Either(command::braces_of)]),
+    (Place::Argument, &[Note(command::path_placeholder)]),
+    (
+        Place::Argument,
+        &[Note(command::operator), Note(command::background)],
+    ),
+    (Place::Argument, &[Note(command::pattern)]),
+    (Place::Argument, &[Note(command::empty)]),
+    (Place::Argument, &[Note(variable::plain)]),
+    (
+        Place::Argument,
+        &[Note(variable::foreign), Note(variable::unknown)],
+    ),
+    (Place::Argument, &[Note(variable::positional)]),
+    (Place::Argument, &[Note(variable::expanded)]),
+    (Place::Argument, &[Note(command::behind_line)]),
     (
         Place::Command,
-        &[command::nothing_to_print, command::unused_entry],
+        &[Note(command::nothing_to_print), Note(command::unused_entry)],
     ),
-    (Place::Command, &[command::list_value]),
-    (Place::Command, &[command::unused_param]),
-    (Place::Command, &[command::processes]),
-    (Place::Value, &[value::percent_letter]),
-    (Place::Value, &[command::braces_of]),
-    (Place::Value, &[variable::plain]),
-    (Place::Value, &[value::value_placeholder]),
-    (Place::Value, &[value::list_file]),
-    (Place::Value, &[value::odd_value]),
-    (Place::Script, &[script::encoding]),
-    (Place::Script, &[script::late_directive]),
-    (Place::Script, &[script::missing_argument]),
-    (Place::Script, &[command::background]),
-    (Place::Script, &[variable::foreign, variable::unknown]),
+    (Place::Command, &[Note(command::list_value)]),
+    (Place::Command, &[Note(command::unused_param)]),
+    (Place::Command, &[Note(command::processes)]),
+    (Place::Value, &[Note(value::percent_letter)]),
+    (Place::Value, &[Either(command::braces_of)]),
+    (Place::Value, &[Note(variable::plain)]),
+    (Place::Value, &[Note(value::value_placeholder)]),
+    (Place::Value, &[Note(value::list_file)]),
+    (Place::Value, &[Note(value::odd_value)]),
+    (Place::Script, &[Note(script::encoding)]),
+    (Place::Script, &[Note(script::late_directive)]),
+    (Place::Script, &[Note(script::missing_argument)]),
+    (Place::Script, &[Note(command::background)]),
+    (
+        Place::Script,
+        &[Note(variable::foreign), Note(variable::unknown)],
+    ),
 ];
 
 impl<'a> Typed<'a> {
@@ -334,7 +361,7 @@ impl<'a> Typed<'a> {
         HABITS.iter().filter_map(|(place, group)| {
             let texts = self.texts(*place);
             let mut group = group.iter();
-            group.find_map(|look| texts.iter().find_map(|text| look(self, *text)))
+            group.find_map(|check| texts.iter().find_map(|text| check.look(self, *text)))
         })
     }
 }

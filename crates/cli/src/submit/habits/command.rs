@@ -37,7 +37,7 @@ const USUAL: &str = "entry line item input output file arg task_id taskid task i
     wildcards threads array_id params";
 
 /// Detects input such as `hq run echo ::: a b c`.
-pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let is_file = matches!(text.text, "::::" | "::::+");
     if !is_file && !matches!(text.text, ":::" | ":::+") || text.reader == Reader::Code {
         return None;
@@ -69,9 +69,9 @@ pub(super) fn parallel_input(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
         format!("hq {verb} --param x={values} -- {command}{end}")
     };
     let mark = text.text;
-    Some(Remark::Note(format!(
+    Some(format!(
         "`{mark}` is GNU parallel syntax, which is an ordinary argument here; use `{instead}`"
-    )))
+    ))
 }
 
 /// Returns the names in braces with their positions.
@@ -224,7 +224,7 @@ fn brace_of_value(
 }
 
 /// Detects input such as `hq run --array 1-3 -- echo '%{TASK_ID}'`.
-pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let known = |name: &str| VARIABLES.iter().find(|(known, _)| *known == name);
     let found = placeholder::pieces(text.text.as_bytes()).into_iter().find_map(|piece| {
         let Piece::Name(name) = piece else { return None };
@@ -234,43 +234,32 @@ pub(super) fn path_placeholder(typed: &Typed<'_>, text: Text<'_>) -> Option<Rema
         known(meant).filter(|_| !is_param).map(|(_, variable)| (name.to_owned(), *variable))
     });
     found.map(|(name, variable)| {
-        Remark::Note(format!(
-            "`%{{{name}}}` is a placeholder for paths, such as that of `--stdout`, and is not replaced in a command; use `{variable}` in a shell command line: `bash -c 'LINE'`"
-        ))
+        format!("`%{{{name}}}` is a placeholder for paths, such as that of `--stdout`, and is not replaced in a command; use `{variable}` in a shell command line: `bash -c 'LINE'`")
     })
 }
 
 /// Detects input such as `hq submit -- echo hi '|' wc`.
-pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn operator(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     const OPERATORS: &str = "| || && & ; > >> < << 2> 2>&1 &> 2>/dev/null >&2";
     let program = name(typed.words.first()?);
     let compares = ["test", "[", "expr", "let", "[[", "bc"].contains(&program);
     let is_one = has_word(OPERATORS, text.text) && text.reader == Reader::Program && !compares;
-    is_one.then(|| {
-        Remark::Note(format!(
-            "`{}` is passed to the program as an argument, because no shell reads the command; `bash -c 'LINE'` runs a shell command line",
-            text.text
-        ))
-    })
+    is_one.then(|| format!("`{}` is passed to the program as an argument, because no shell reads the command; `bash -c 'LINE'` runs a shell command line", text.text))
 }
 
 /// `hq submit -- bash -c './run.sh &'`, or a script that ends so.
-pub(super) fn background(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn background(_: &Typed<'_>, text: Text<'_>) -> Option<String> {
     const ENDS: [&str; 8] = ["done", "fi", "}", ")", "disown", "exit 0", "exit", ";"];
     let mut code = text.text.trim_end();
     while let Some(rest) = ENDS.iter().find_map(|end| code.strip_suffix(end)) {
         code = rest.trim_end();
     }
     let is_one = text.reader == Reader::Shell && code.ends_with('&') && !code.ends_with("&&");
-    is_one.then(|| {
-        Remark::Note(
-            "the shell does not wait for the command before the last `&`: the task ends at once, and the worker kills what it left; leave out `&`, or add `wait`".to_owned(),
-        )
-    })
+    is_one.then(|| "the shell does not wait for the command before the last `&`: the task ends at once, and the worker kills what it left; leave out `&`, or add `wait`".to_owned())
 }
 
 /// `hq submit -- cat '*.txt'`, `'~/x'`.
-pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     if text.reader != Reader::Program {
         return None;
     }
@@ -281,31 +270,23 @@ pub(super) fn pattern(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         name(typed.words.first()?),
         "echo" | "printf" | "tr" | "rsync"
     );
-    (is_home || is_pattern && !prints).then(|| {
-        Remark::Note(format!(
-            "no shell expands `{}`: leave out the quotes, or let a shell expand it where the task runs: `bash -c 'LINE'`",
-            text.text
-        ))
-    })
+    (is_home || is_pattern && !prints).then(|| format!("no shell expands `{}`: leave out the quotes, or let a shell expand it where the task runs: `bash -c 'LINE'`", text.text))
 }
 
 /// Detects input such as `hq submit --array 1-3 -- ./run "$HQ_TASK_ID"`: the user's shell has
 /// replaced it.
-pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn empty(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let is_one =
         text.text.is_empty() && typed.verb != Verb::File && !matches!(typed.source, Source::One);
     is_one.then(|| {
         let own = typed.own_value();
-        Remark::Note(format!(
-            "argument {} is empty; if you typed `\"{own}\"`, this shell expanded it to nothing; with `bash -c '… \"{own}\"'` the task expands it",
-            text.number
-        ))
+        format!("argument {} is empty; if you typed `\"{own}\"`, this shell expanded it to nothing; with `bash -c '… \"{own}\"'` the task expands it", text.number)
     })
 }
 
 /// Detects input such as `hq submit --array 1-3 -- echo task $HQ_TASK_ID`: this shell has replaced
 /// it, and no argument tells the tasks apart.
-pub(super) fn nothing_to_print(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn nothing_to_print(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let own = typed.own_value();
     let is_word = |word: &str| !word.is_empty() && word.chars().all(char::is_alphanumeric);
     let mut words = typed.words.iter().skip(1);
@@ -316,18 +297,12 @@ pub(super) fn nothing_to_print(typed: &Typed<'_>, text: Text<'_>) -> Option<Rema
         _ => return None,
     };
     let prints = matches!(name(text.text), "echo" | "printf");
-    (prints && typed.verb != Verb::File && !typed.front.is_piped).then(|| {
-        Remark::Note(format!(
-            "`{}` {what}; if you typed `{own}`, this shell expanded it to nothing; with `bash -c '{} \"{own}\"'` the task expands it",
-            text.text,
-            typed.words.join(" ")
-        ))
-    })
+    (prints && typed.verb != Verb::File && !typed.front.is_piped).then(|| format!("`{}` {what}; if you typed `{own}`, this shell expanded it to nothing; with `bash -c '{} \"{own}\"'` the task expands it", text.text, typed.words.join(" ")))
 }
 
 /// Detects input such as `hq run --each-line files -- gzip`: xargs and parallel put the line at the
 /// end; `hq submit --array 1-3 -- gzip "f$HQ_TASK_ID"`.
-pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     let (own, what) = match typed.source {
         Source::Entries => ("$HQ_ENTRY", "line"),
         Source::Ids => ("$HQ_TASK_ID", "number"),
@@ -364,27 +339,27 @@ pub(super) fn unused_entry(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         ),
         (_, None) => format!("`bash -c '{} \"{own}\"'` reads it", words.join(" ")),
     };
-    Some(Remark::Note(format!(
+    Some(format!(
         "every task runs the same command: the {what} of a task is in `{own}`, which `{program}` does not read; {instead}"
-    )))
+    ))
 }
 
 /// Detects input such as `hq submit --param file=list.txt`.
-pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn list_value(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     let is_list = |file: &str| {
         let end = name(file).rsplit_once('.').map_or("", |(_, end)| end);
         matches!(end, "" | "txt" | "list" | "lst" | "tsv" | "csv") && Path::new(file).is_file()
     };
     let mut params = typed.single_params.iter();
     let (param, file) = params.find(|(_, value)| is_list(value))?;
-    Some(Remark::Note(format!(
+    Some(format!(
         "`{file}` is the only value of `{param}`; to use each line of that file as a value, write `--param {param}=@{file}`"
-    )))
+    ))
 }
 
 /// Detects input such as `hq submit --param lr=1,2 -- ./train`: all tasks do the same unless the
 /// program reads its environment.
-pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     let Source::Params(params) = typed.source else {
         return None;
     };
@@ -425,9 +400,9 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         (None, Some(script)) => format!("or read `{variable}` in `{}`", script.word),
         (None, None) => format!("as in `{program} {{{name}}}`"),
     };
-    Some(Remark::Note(format!(
+    Some(format!(
         "nothing uses the parameter `{name}`: write `{{{name}}}` where its value belongs, {or_so}"
-    )))
+    ))
 }
 
 /// The options of programs that set the number of processes or threads.
@@ -448,7 +423,7 @@ const PROCESSES: &[(&[&str], &[&str])] = &[
 
 /// Detects input such as `hq submit --cpus 4 -- make -j8`, `mpirun -np 8 ./x`: the cpus that a task
 /// requests determine how many other tasks run at the same time.
-pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let (_, options) = PROCESSES
         .iter()
         .find(|(names, _)| names.contains(&name(text.text)))?;
@@ -472,14 +447,12 @@ pub(super) fn processes(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             "1" => "1 cpu".to_owned(),
             cpus => format!("{cpus} cpus"),
         };
-        Remark::Note(format!(
-            "`{option} {count}` uses {count} cpus, but a task requests {cpus}, so other tasks may run on the same cpus. Add `--cpus {count}`"
-        ))
+        format!("`{option} {count}` uses {count} cpus, but a task requests {cpus}, so other tasks may run on the same cpus. Add `--cpus {count}`")
     })
 }
 
 /// Detects input such as `bash -c echo hi`: only the first word is the command line.
-pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let reads = |line: &str| {
         let reads = |sign: &str| {
             ["$", "${", "${#"]
@@ -506,9 +479,9 @@ pub(super) fn behind_line(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let shell = &typed.words[..text.number];
     let shell: Vec<String> = shell.iter().map(|word| quoted(word)).collect();
     let line = typed.words[text.number..].join(" ").replace('\'', "'\\''");
-    Some(Remark::Note(format!(
+    Some(format!(
         "the shell runs only `{}`, without the words after it; quote the line as one word: `{} '{line}'`",
         text.text,
         shell.join(" ")
-    )))
+    ))
 }

@@ -8,7 +8,7 @@ use clap::Args as _;
 use hq_core::words::has_word;
 
 use super::reader::{Reader, is_tool, name};
-use super::{Front, Remark, Text, Typed, Verb};
+use super::{Front, Text, Typed, Verb};
 use crate::args;
 
 /// The programs that have options with the same names.
@@ -68,17 +68,17 @@ pub(super) fn given<'a>(typed: &'a Typed<'_>, option: &'a str) -> impl Iterator<
 }
 
 /// Detects input such as `hq submit --time-limit 30 -- true`: other systems count minutes.
-pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     /// The maximum number that may be intended as minutes.
     const MINUTES_MAX: u32 = 1_000;
     if let Some(note) = short_clock(&typed.options) {
-        return Some(Remark::Note(note));
+        return Some(note);
     }
     let value = given(typed, "--time-limit").next()?;
     if let Some(number) = value.strip_suffix('M') {
-        return Some(Remark::Note(format!(
+        return Some(format!(
             "`M` counts months; for minutes write `--time-limit {number}min`"
-        )));
+        ));
     }
     let number: u32 = value.parse().ok()?;
     let is_typed = typed
@@ -92,9 +92,7 @@ pub(super) fn bare_seconds(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
         " in the `#HQ` line or in the file that `hq config` shows"
     };
     (number < MINUTES_MAX).then(|| {
-        Remark::Note(format!(
-            "a number alone is in seconds; for minutes write `--time-limit {number}min`{place}"
-        ))
+        format!("a number alone is in seconds; for minutes write `--time-limit {number}min`{place}")
     })
 }
 
@@ -116,54 +114,50 @@ fn short_clock(options: &[(String, String)]) -> Option<String> {
 }
 
 /// Detects input such as `hq submit --resource mem=8 -- ./x`: users mean GiB.
-pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn bare_memory(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     /// The maximum number that may be meant as GiB.
     const GIB_MAX: u32 = 256;
     let number = |text: &str| text.strip_prefix("mem=")?.parse::<u32>().ok();
     let number = given(typed, "--resource").find_map(number)?;
     (number < GIB_MAX).then(|| {
-        Remark::Note(format!(
-            "a number alone is in MiB, as in Slurm: for GiB write `--resource mem={number}G`"
-        ))
+        format!("a number alone is in MiB, as in Slurm: for GiB write `--resource mem={number}G`")
     })
 }
 
 /// Detects input such as `hq submit --array 1,000 -- ./x`: a comma between thousands.
-pub(super) fn thousands(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn thousands(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     // Some users write all ids with leading zeros.
     let mut values = given(typed, "--array").filter(|value| !value.starts_with('0'));
     let is_group = |part: &str| part.starts_with('0') && part.len() > 2;
     let value = values.find(|value| value.split(',').skip(1).any(is_group))?;
     let number = value.replace(',', "");
-    Some(Remark::Note(format!(
+    Some(format!(
         "the comma in `--array {value}` separates ids; one number is `--array {number}`"
-    )))
+    ))
 }
 
 /// Detects input such as `hq submit --env PATH`: docker and Slurm pass on the value of this shell.
-pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn env_name(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     let blank = |pair: &&str| {
         pair.split_once('=')
             .is_some_and(|(name, _)| name.trim().contains(' '))
     };
     if let Some(pair) = given(typed, "--env").find(blank) {
-        return Some(Remark::Note(format!(
+        return Some(format!(
             "the name of the variable in `--env '{pair}'` has a blank; several variables are several options: `--env A=1 --env B=2`"
-        )));
+        ));
     }
     let name = given(typed, "--env").find(|pair| !pair.contains('='))?;
     if let Some((name, value)) = name.split_once([':', ' ']) {
-        return Some(Remark::Note(format!(
-            "`--env` takes NAME=VALUE: `--env {name}={value}`"
-        )));
+        return Some(format!("`--env` takes NAME=VALUE: `--env {name}={value}`"));
     }
-    Some(Remark::Note(format!(
+    Some(format!(
         "`--env {name}` sets `{name}` to nothing; `--env {name}=\"${name}\"` passes the value of this shell, and `--env {name}=` sets it to nothing without this note"
-    )))
+    ))
 }
 
 /// Detects input such as `hq submit --array 1-3 true --cpus 2`.
-pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let option = text.text.split('=').next().unwrap_or_default();
     let known_name = option
         .strip_prefix("--")
@@ -194,9 +188,9 @@ pub(super) fn behind_program(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark
     } else {
         "; for an option of the program, put `--` before the program"
     };
-    Some(Remark::Note(format!(
+    Some(format!(
         "`{option}` comes after the program and is passed to it; put options of hq before the program{instead}"
-    )))
+    ))
 }
 
 /// Returns the options of hq before a command, without their values.

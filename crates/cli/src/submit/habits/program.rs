@@ -139,7 +139,7 @@ pub(super) fn ids(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
 }
 
 /// Detects input such as `hq run -j4 all`, where `make -j4 all` is meant.
-pub(super) fn make_target(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn make_target(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     if typed.words.len() != 1 || typed.front.is_fenced || text.text.contains('/') {
         return None;
     }
@@ -147,10 +147,10 @@ pub(super) fn make_target(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let file = makefiles.find(|file| {
         std::fs::read_to_string(file).is_ok_and(|rules| has_target(&rules, text.text))
     })?;
-    Some(Remark::Note(format!(
+    Some(format!(
         "`{0}` is taken as the program; it is also a target of {file}, which hq does not read: `make {0}`",
         text.text
-    )))
+    ))
 }
 
 /// Returns whether the rules of a makefile contain a target.
@@ -169,14 +169,9 @@ fn targets_of_make_are_found() {
 }
 
 /// Detects input such as `hq submit --wait last`: `last` is also a program.
-pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn job_word(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let is_one = matches!(text.text, "last" | "all") && typed.words.len() == 1;
-    (is_one && !typed.front.is_fenced).then(|| {
-        Remark::Note(format!(
-            "`{0}` is taken as the program; for jobs there are `hq job wait {0}`, `hq job info {0}` and, for one that begins later, `--after last`",
-            text.text
-        ))
-    })
+    (is_one && !typed.front.is_fenced).then(|| format!("`{0}` is taken as the program; for jobs there are `hq job wait {0}`, `hq job info {0}` and, for one that begins later, `--after last`", text.text))
 }
 
 /// Detects input such as `hq submit –cpus 4 -- true`: word processors and web pages turn two
@@ -228,16 +223,14 @@ const ELSEWHERE: &[(&[&str], &[&str], &str)] = &[
 
 /// Detects input such as `hq submit srun -n 2 hostname`, `sbatch job.sh`, `vim notes.txt`,
 /// `sudo ./x`, `docker run -it image`.
-pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     const TERMINAL: [&str; 4] = ["-it", "-ti", "--tty", "--pty"];
     let name = reader::name(text.text);
     let mut rest = typed.words.iter().skip(1).map(|word| &**word);
     if let Some(option) = rest.clone().find(|word| TERMINAL.contains(word))
         && ["docker", "podman", "nerdctl", "kubectl", "srun"].contains(&name)
     {
-        return Some(Remark::Note(format!(
-            "tasks have no terminal: leave out `{option}`"
-        )));
+        return Some(format!("tasks have no terminal: leave out `{option}`"));
     }
     let is_inside =
         std::env::vars_os().any(|(name, _)| name == "SLURM_JOB_ID" || name == "PBS_JOBID");
@@ -248,16 +241,12 @@ pub(super) fn elsewhere(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     let script = rest
         .find(|word| !word.starts_with('-') && word.contains(['.', '/']))
         .unwrap_or("FILE");
-    (!is_meant && typed.verb != Verb::File).then(|| {
-        Remark::Note(format!(
-            "`{name}` {}",
-            why.replace("SCRIPT", &quoted(script))
-        ))
-    })
+    (!is_meant && typed.verb != Verb::File)
+        .then(|| format!("`{name}` {}", why.replace("SCRIPT", &quoted(script))))
 }
 
 /// Detects input such as `hq submit --name my job -- true`.
-pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let fence = typed.words.iter().position(|word| word == "--");
     let next = typed.words.get(fence.map_or(1, |at| at + 1));
     // Either a program follows, or a word that looks like one.
@@ -275,15 +264,9 @@ pub(super) fn stray_word(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
                 Verb::Run => format!("hq run --each-line - -- {program} {{}}"),
                 Verb::Submit | Verb::File => format!("hq submit --each-line - -- bash -c '{program} \"$HQ_ENTRY\"'"),
             };
-            return Remark::Note(format!(
-                "`{}` is taken as the program: the shell expanded a pattern to several files, and an option takes one value; `ls PATTERN | {each}` runs a task for each",
-                text.text
-            ));
+            return format!("`{}` is taken as the program: the shell expanded a pattern to several files, and an option takes one value; `ls PATTERN | {each}` runs a task for each", text.text);
         }
-        Remark::Note(format!(
-            "`{}` is taken as the program, and this machine has no such program; a value with a blank needs quotes, as in `--name \"my job\"`; otherwise write `-- {program}` after the options",
-            text.text
-        ))
+        format!("`{}` is taken as the program, and this machine has no such program; a value with a blank needs quotes, as in `--name \"my job\"`; otherwise write `-- {program}` after the options", text.text)
     })
 }
 
@@ -356,7 +339,7 @@ fn unread_list(typed: &Typed<'_>, (name, rest): (&str, &[String])) -> Option<Str
 
 /// Detects input such as `seq 3 | hq run -- echo {}`, `cat list | hq run -- wc -l`,
 /// `… -- xargs gzip`.
-pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     if typed.has_stdin {
         return None;
     }
@@ -379,7 +362,7 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
             .to_owned()
     };
     if let Some(note) = unread_list(typed, (name, &rest)) {
-        return Some(Remark::Note(note));
+        return Some(note);
     }
     if !typed.front.is_piped || !matches!(typed.source, Source::One | Source::Ids) {
         return None;
@@ -393,9 +376,9 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
             Verb::Run => command(&rest).replace(place, "{}").replace("'{}'", "{}"),
             Verb::Submit | Verb::File => "bash -c 'LINE'` with the line in `$HQ_ENTRY".to_owned(),
         };
-        return Some(Remark::Note(format!(
+        return Some(format!(
             "hq does not read piped input without an option; to run a task for each line, use `hq {verb} --each-line - -- {shown}`"
-        )));
+        ));
     }
     let known = FILTERS.iter().find(|(names, _)| has_word(names, name));
     let skipped = known.map_or(0, |(_, skipped)| *skipped);
@@ -414,20 +397,20 @@ pub(super) fn unread_input(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
     };
     (reads && !takes_code).then(|| {
         let command = command(&rest);
-        Remark::Note(match known {
+        match known {
             Some(_) => format!(
                 "tasks have no standard input, so `{name}` has nothing to read; `hq {verb} --stdin -- {command}` passes all of standard input to each task, and `--each-line -` runs a task for each line"
             ),
             None => format!(
                 "hq does not read piped input without an option: `hq run --each-line - -- {command} {{}}` runs a task for each line, and `hq {verb} --stdin -- {command}` passes all of it to each task"
             ),
-        })
+        }
     })
 }
 
 /// Detects input such as `hq submit --cwd sub -- ./t.sh` where the file is here and not in `sub`,
 /// or `cwd = "sub"` in a job file.
-pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     let (_, cwd) = typed
         .values
         .iter()
@@ -444,10 +427,10 @@ pub(super) fn other_directory(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> 
     }
     let here = std::env::current_dir().unwrap_or_default();
     let here = here.join(word.trim_start_matches("./"));
-    Some(Remark::Note(format!(
+    Some(format!(
         "`{word}` does not exist in the working directory of the tasks, `{cwd}`; the file of this directory is `{}`",
         quoted(&here.to_string_lossy())
-    )))
+    ))
 }
 
 /// Detects input such as `hq submit sim.py 3`, `hq run Makefile`, and a script without `#!`.
@@ -603,7 +586,7 @@ fn similar(word: &str) -> Option<String> {
 }
 
 /// Detects input such as `hq submit ./*.sh`: this shell turns all files into one command.
-pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let (_, end) = reader::name(text.text).rsplit_once('.')?;
     let is_same = |word: &str| Path::new(word).is_file() && word.ends_with(&format!(".{end}"));
     let are_all = typed.words.len() > 1
@@ -611,9 +594,6 @@ pub(super) fn all_files(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         && typed.words.iter().all(|word| is_same(word));
     (are_all && typed.verb != Verb::File).then(|| {
         let count = typed.words.len() - 1;
-        Remark::Note(format!(
-            "`{}` gets the other {count} files as arguments; `ls PATTERN | hq run --each-line - -- {{}}` runs a task for each file",
-            text.text
-        ))
+        format!("`{}` gets the other {count} files as arguments; `ls PATTERN | hq run --each-line - -- {{}}` runs a task for each file", text.text)
     })
 }

@@ -7,10 +7,12 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use hq_core::words::has_word;
+
 use super::reader::{self, Reader, name};
-use super::{Remark, Text, Typed, Verb};
+use super::{Text, Typed, Verb};
 use crate::submit::content;
-use crate::text::quoted;
+use crate::text::{quoted, rows};
 
 /// The number of bytes of a script that are examined.
 const HEAD_LEN: u64 = 64 << 10;
@@ -18,45 +20,34 @@ const HEAD_LEN: u64 = 64 << 10;
 const SCRIPTS_MAX: usize = 100;
 
 /// Extensions or whole names of files, and their interpreters.
-const INTERPRETERS: &[(&str, &str)] = &[
-    ("py", "python3"),
-    ("R", "Rscript"),
-    ("r", "Rscript"),
-    ("pl", "perl"),
-    ("rb", "ruby"),
-    ("jl", "julia"),
-    ("lua", "lua"),
-    ("js", "node"),
-    ("mjs", "node"),
-    ("php", "php"),
-    ("tcl", "tclsh"),
-    ("sh", "bash"),
-    ("bash", "bash"),
-    ("slurm", "bash"),
-    ("sbatch", "bash"),
-    ("pbs", "bash"),
-    ("zsh", "zsh"),
-    ("m", "octave"),
-    ("awk", "awk -f"),
-    ("sed", "sed -f"),
-    ("gp", "gnuplot"),
-    ("gnuplot", "gnuplot"),
-    ("jar", "java -jar"),
-    ("mk", "make -f"),
-    ("smk", "snakemake -s"),
-    ("nf", "nextflow run"),
-    ("Makefile", "make -f"),
-    ("makefile", "make -f"),
-    ("GNUmakefile", "make -f"),
-    ("Snakefile", "snakemake -s"),
-];
+const INTERPRETERS: &str = "
+py: python3
+R r: Rscript
+pl: perl
+rb: ruby
+jl: julia
+lua: lua
+js mjs: node
+php: php
+tcl: tclsh
+sh bash slurm sbatch pbs: bash
+zsh: zsh
+m: octave
+awk: awk -f
+sed: sed -f
+gp gnuplot: gnuplot
+jar: java -jar
+mk Makefile makefile GNUmakefile: make -f
+smk Snakefile: snakemake -s
+nf: nextflow run
+";
 
 /// Returns the interpreter of a file with this name.
 pub(crate) fn interpreter_of(file: &str) -> Option<&'static str> {
     let file = name(file);
     let end = file.rsplit_once('.').map_or(file, |(_, end)| end);
-    let known = INTERPRETERS.iter().find(|(known, _)| *known == end);
-    known.map(|(_, interpreter)| *interpreter)
+    let known = rows(INTERPRETERS).find(|(names, _)| has_word(names, end));
+    known.map(|(_, interpreter)| interpreter)
 }
 
 /// A regular file that a command runs. The head is empty for a binary program.
@@ -227,20 +218,20 @@ impl Typed<'_> {
 }
 
 /// Detects Windows line endings and a byte order mark.
-pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     let script = typed.script.as_ref()?;
     let (word, bytes) = (&script.word, &script.bytes[..]);
     if let Some((what, command)) = content::kind(bytes).filter(|(what, _)| what.starts_with("text"))
     {
-        return Some(Remark::Note(format!(
+        return Some(format!(
             "`{word}` is {what}, which no interpreter reads; `{command} {word} > NEW` converts it"
-        )));
+        ));
     }
     let is_started = script.number == 0 || script.reader == Reader::Shell;
     if bytes.starts_with(content::BYTE_ORDER_MARK) && is_started {
-        return Some(Remark::Note(format!(
+        return Some(format!(
             "`{word}` begins with a byte order mark, which hides its first line; `sed -i '1s/^\\xef\\xbb\\xbf//' {word}` removes it"
-        )));
+        ));
     }
     let has_ends = script.head.lines().count() > 0
         && script
@@ -249,13 +240,8 @@ pub(super) fn encoding(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
             .take(20)
             .all(|line| line.ends_with("\r\n") || !line.ends_with('\n'))
         && script.head.contains("\r\n");
-    (has_ends && is_started).then(|| {
-        Remark::Note(format!(
-            "`{word}` has Windows line ends (CRLF), and a shell or the kernel takes the carriage return as part of each word; \
-             `{}` removes them",
-            content::without_cr(word)
-        ))
-    })
+    (has_ends && is_started).then(|| format!("`{word}` has Windows line ends (CRLF), and a shell or the kernel takes the carriage return as part of each word; \
+             `{}` removes them", content::without_cr(word)))
 }
 
 /// Describes how to make hq read the `#HQ` lines of a script that follows its interpreter.
@@ -280,7 +266,7 @@ fn behind_interpreter(typed: &Typed<'_>, script: &Script) -> String {
 
 /// Detects input such as `hq submit --array 1-3 -- ./job.sh $HQ_TASK_ID`: this shell has replaced
 /// it, and no argument is left for the script.
-pub(super) fn missing_argument(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn missing_argument(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     let script = typed.script.as_ref()?;
     let reads = ["$1", "${1}"].iter().any(|word| script.code.contains(word));
     // There, `$1` may be the argument of a function or a column of awk.
@@ -291,16 +277,13 @@ pub(super) fn missing_argument(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark>
     let is_shell = script.reader == Reader::Shell && typed.verb != Verb::File;
     (is_shell && reads && is_last && !is_other).then(|| {
         let own = typed.own_value();
-        Remark::Note(format!(
-            "`{}` reads `$1`, but has no arguments; if you typed `{own}`, this shell expanded it to nothing, but the script can read `{own}` itself",
-            script.word
-        ))
+        format!("`{}` reads `$1`, but has no arguments; if you typed `{own}`, this shell expanded it to nothing, but the script can read `{own}` itself", script.word)
     })
 }
 
 /// Detects lines of options that hq does not read: `# HQ --array 1-3`, and `#HQ` after the first
 /// command or in a program without `.sh`.
-pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
+pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
     let script = typed.script.as_ref()?;
     let front = &typed.front;
     let chosen = front
@@ -349,5 +332,5 @@ pub(super) fn late_directive(typed: &Typed<'_>, _: Text<'_>) -> Option<Remark> {
             format!("; line {number}, `{line}`, too")
         };
     }
-    (!note.is_empty()).then_some(Remark::Note(note))
+    (!note.is_empty()).then_some(note)
 }

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::program::in_root;
 use super::reader::name;
-use super::{Remark, Text, Typed};
+use super::{Text, Typed};
 use crate::args::known_resource;
 use crate::submit::placeholder::{self, Piece};
 
 /// Detects input such as `hq submit --name 'run-%{TASK_ID}'`, `--env X=%{TASK_ID}`.
-pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<String> {
     if !matches!(text.key(), "name" | "env") {
         return None;
     }
@@ -22,14 +22,14 @@ pub(super) fn value_placeholder(_: &Typed<'_>, text: Text<'_>) -> Option<Remark>
         "name" => "a job has one name for all of its tasks",
         _ => "every task has its numbers in `$HQ_TASK_ID` and `$HQ_JOB_ID`",
     };
-    Some(Remark::Note(format!(
+    Some(format!(
         "`%{{{name}}}` is not replaced in `{}`; {why}",
         text.option
-    )))
+    ))
 }
 
 /// Detects input such as `--stdout out-%a.txt`, as in Slurm; `%I` and `%J` are from LSF.
-pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<String> {
     const LETTERS: [(char, &str); 10] = [
         ('a', "%{TASK_ID}"),
         ('A', "%{JOB_ID}"),
@@ -61,14 +61,14 @@ pub(super) fn percent_letter(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         .collect();
     (!found.is_empty()).then(|| {
         let (option, found) = (text.option, found.join(", "));
-        Remark::Note(format!(
+        format!(
             "Slurm placeholders are not replaced in `{option}`; here {found}, see `hq doc output`"
-        ))
+        )
     })
 }
 
 /// Detects input such as `hq submit --each-line samples.csv`, `--each-line ./run.sh`.
-pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<String> {
     if text.option != "--each-line" {
         return None;
     }
@@ -88,7 +88,7 @@ pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         ),
         _ => return None,
     };
-    Some(Remark::Note(note))
+    Some(note)
 }
 
 /// The options or keys, without hyphens, and the check of their values.
@@ -128,11 +128,11 @@ const CHECKS: &[Check] = &[
 ];
 
 /// Detects input such as `--stdout -`, `--inputs '*.txt'`, `--env A=1,B=2`, `--param x=1..3`.
-pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn odd_value(_: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let mut checks = CHECKS
         .iter()
         .filter(|(options, _)| options.contains(&text.key()));
-    checks.find_map(|(_, check)| check(text)).map(Remark::Note)
+    checks.find_map(|(_, check)| check(text))
 }
 
 fn foreign_resource(Text { text, .. }: Text<'_>) -> Option<String> {

@@ -5,8 +5,8 @@ use hq_core::words::has_word;
 
 use super::option;
 use super::reader::{Reader, may_repeat};
-use super::{Remark, Source, Text, Typed, Verb};
-use crate::text::{closest, quoted};
+use super::{Source, Text, Typed, Verb};
+use crate::text::{closest, quoted, rows};
 
 /// The variables of tasks, in addition to `HQ_PARAM_…`, `HQ_RESOURCE_…` and the server's
 /// variables.
@@ -14,39 +14,20 @@ const KNOWN: &str = "HQ_JOB_ID HQ_TASK_ID HQ_INSTANCE_ID HQ_ENTRY HQ_SUBMIT_DIR 
     HQ_NUM_NODES HQ_NODE_FILE HQ_HOST_FILE HQ_INSTANCE_KEY HQ_SERVER_DIR HQ_ACCESS_KEY HQ_DEBUG HQ_OUTPUT_MODE";
 
 /// The variables of other tools, and their equivalents in a task.
-const FOREIGN: &[(&str, &str)] = &[
-    ("SLURM_ARRAY_TASK_ID", "HQ_TASK_ID"),
-    ("SLURM_ARRAY_JOB_ID", "HQ_JOB_ID"),
-    ("SLURM_ARRAY_TASK_COUNT", "HQ_TASK_ID"),
-    ("SLURM_JOB_ID", "HQ_JOB_ID"),
-    ("SLURM_JOBID", "HQ_JOB_ID"),
-    ("SLURM_NTASKS", "HQ_RESOURCE_REQUEST_cpus"),
-    ("SLURM_CPUS_ON_NODE", "HQ_RESOURCE_REQUEST_cpus"),
-    ("SLURM_JOB_NODELIST", "HQ_NODE_FILE"),
-    ("SLURM_NODELIST", "HQ_NODE_FILE"),
-    ("SLURM_PROCID", "HQ_TASK_ID"),
-    ("SLURM_SUBMIT_DIR", "HQ_SUBMIT_DIR"),
-    ("SLURM_CPUS_PER_TASK", "HQ_RESOURCE_REQUEST_cpus"),
-    ("PBS_ARRAY_INDEX", "HQ_TASK_ID"),
-    ("PBS_ARRAYID", "HQ_TASK_ID"),
-    ("PBS_O_WORKDIR", "HQ_SUBMIT_DIR"),
-    ("PBS_NODEFILE", "HQ_NODE_FILE"),
-    ("PBS_JOBID", "HQ_JOB_ID"),
-    ("PBS_NP", "HQ_RESOURCE_REQUEST_cpus"),
-    ("PBS_NCPUS", "HQ_RESOURCE_REQUEST_cpus"),
-    ("NCPUS", "HQ_RESOURCE_REQUEST_cpus"),
-    ("SGE_TASK_ID", "HQ_TASK_ID"),
-    ("NSLOTS", "HQ_RESOURCE_REQUEST_cpus"),
-    ("LSB_JOBINDEX", "HQ_TASK_ID"),
-    ("LSB_JOBID", "HQ_JOB_ID"),
-    ("LSB_DJOB_NUMPROC", "HQ_RESOURCE_REQUEST_cpus"),
-    ("OAR_ARRAY_INDEX", "HQ_TASK_ID"),
-    ("PARALLEL_SEQ", "HQ_TASK_ID"),
-    ("PARALLEL_JOBSLOT", "HQ_CPUS"),
-    ("AWS_BATCH_JOB_ARRAY_INDEX", "HQ_TASK_ID"),
-    ("JOB_COMPLETION_INDEX", "HQ_TASK_ID"),
-    ("TASK_ID", "HQ_TASK_ID"),
-];
+const FOREIGN: &str = "
+SLURM_ARRAY_TASK_ID SLURM_ARRAY_TASK_COUNT SLURM_PROCID PBS_ARRAY_INDEX PBS_ARRAYID SGE_TASK_ID LSB_JOBINDEX OAR_ARRAY_INDEX PARALLEL_SEQ AWS_BATCH_JOB_ARRAY_INDEX JOB_COMPLETION_INDEX TASK_ID: HQ_TASK_ID
+SLURM_ARRAY_JOB_ID SLURM_JOB_ID SLURM_JOBID PBS_JOBID LSB_JOBID: HQ_JOB_ID
+SLURM_NTASKS SLURM_CPUS_ON_NODE SLURM_CPUS_PER_TASK PBS_NP PBS_NCPUS NCPUS NSLOTS LSB_DJOB_NUMPROC: HQ_RESOURCE_REQUEST_cpus
+SLURM_JOB_NODELIST SLURM_NODELIST PBS_NODEFILE: HQ_NODE_FILE
+SLURM_SUBMIT_DIR PBS_O_WORKDIR: HQ_SUBMIT_DIR
+PARALLEL_JOBSLOT: HQ_CPUS
+";
+
+/// Returns the equivalent of another tool's variable.
+fn own_variable(name: &str) -> Option<&'static str> {
+    let found = rows(FOREIGN).find(|(names, _)| has_word(names, name));
+    found.map(|(_, own)| own)
+}
 
 /// Returns the names after `$` or `${` in a text.
 fn names(text: &str) -> impl Iterator<Item = &str> {
@@ -65,7 +46,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Detects input such as `hq submit --array 1-3 -- ./run '$HQ_TASK_ID'`, `--stdout '$HOME/out'`.
-pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     if text.reader != Reader::Program {
         return None;
     }
@@ -99,14 +80,12 @@ pub(super) fn plain(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         "env" => "so the program gets it as it is".to_owned(),
         _ => format!("so the name is really `{}`", text.text),
     };
-    Some(Remark::Note(format!(
-        "no shell expands `${name}` here, {so}; {instead}"
-    )))
+    Some(format!("no shell expands `${name}` here, {so}; {instead}"))
 }
 
 /// Detects input such as `./run '$SLURM_ARRAY_TASK_ID'`, `'$1'`, `'$(hostname)'`: text that a shell
 /// would replace.
-fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let name = names(text.text).next();
     let is_code = |word: &str| {
         word.contains("$(") && word.contains(')')
@@ -116,14 +95,14 @@ fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     if name.is_none() && !is_code(text.text) && !is_own(text.text) {
         return None;
     }
-    let foreign = name.and_then(|name| FOREIGN.iter().find(|(foreign, _)| *foreign == name));
+    let foreign = name.and_then(own_variable);
     let own = typed.own_value();
     // This is the same command as a shell line.
     let words = typed.words.iter().map(|word| match names(word).next() {
         _ if is_own(word) => format!("\"{own}\""),
         None if !is_code(word) => quoted(word),
         name => {
-            let foreign = FOREIGN.iter().find(|(foreign, _)| name == Some(foreign));
+            let foreign = name.and_then(|name| Some((name, own_variable(name)?)));
             let word = match foreign {
                 Some((foreign, ours)) => word.replace(foreign, ours),
                 None => word.to_string(),
@@ -138,7 +117,7 @@ fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     };
     let word = name.map_or_else(|| text.text.to_owned(), |name| format!("${name}"));
     let so = match foreign {
-        Some((_, ours)) => {
+        Some(ours) => {
             format!("and hq does not set it: a task has `${ours}`, which a shell expands")
         }
         None => {
@@ -147,19 +126,19 @@ fn argument(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
     };
     let needs_array = matches!(typed.source, Source::One)
         && typed.verb != Verb::File
-        && foreign.is_some_and(|(_, ours)| *ours == "HQ_TASK_ID");
+        && foreign == Some("HQ_TASK_ID");
     let array = if needs_array {
         "; `--array 1-10` makes ten tasks"
     } else {
         ""
     };
-    Some(Remark::Note(format!(
+    Some(format!(
         "no shell expands `{word}` here, {so}: {instead}{array}"
-    )))
+    ))
 }
 
 /// Detects input such as `bash -c 'echo $SLURM_ARRAY_TASK_ID'`, and scripts in any language.
-pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let is_script = !text.option.is_empty();
     let found: Vec<&str> = match text.reader {
         Reader::Shell => names(text.text).collect(),
@@ -178,18 +157,16 @@ pub(super) fn foreign(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             || name.starts_with("PARALLEL_") && starts("parallel")
     };
     let found = found.into_iter().find_map(|name| {
-        let known = FOREIGN.iter().find(|(foreign, _)| *foreign == name)?;
-        (!is_set(typed, text, name) && !has(name)).then_some(known)
+        let own = own_variable(name)?;
+        (!is_set(typed, text, name) && !has(name)).then_some((name, own))
     });
     let reads = in_script(text);
     found.map(|(name, ours)| {
-        let ours = match (*ours, typed.source) {
+        let ours = match (ours, typed.source) {
             ("HQ_TASK_ID", Source::Entries) => "HQ_TASK_ID` and its line in `$HQ_ENTRY",
             (ours, _) => ours,
         };
-        Remark::Note(format!(
-            "hq does not set `${name}`{reads}; a task has `${ours}`"
-        ))
+        format!("hq does not set `${name}`{reads}; a task has `${ours}`")
     })
 }
 
@@ -231,7 +208,7 @@ fn is_set(typed: &Typed<'_>, text: Text<'_>, name: &str) -> bool {
 
 /// Detects input such as `$HQ_TASKID`, `$HQ_ENTRY` without `--each-line`, `$HQ_PARAM_LR` without
 /// such a parameter.
-pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     if text.reader != Reader::Shell {
         return None;
     }
@@ -241,19 +218,19 @@ pub(super) fn unknown(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
             return None;
         }
         if name == "HQ_ENTRY" && !matches!(typed.source, Source::Entries) {
-            return Some(Remark::Note(format!("`$HQ_ENTRY`{reads} is empty without `--each-line` or `--from-json`")));
+            return Some(format!("`$HQ_ENTRY`{reads} is empty without `--each-line` or `--from-json`"));
         }
         if name.starts_with("HQ_PARAM_") {
             let has = matches!(typed.source, Source::Params(params) if params.list().iter().any(|param| hq_core::params::variable(&param.name) == name));
-            return (!has).then(|| Remark::Note(format!("`${name}`{reads} is empty: no `--param` has that name")));
+            return (!has).then(|| format!("`${name}`{reads} is empty: no `--param` has that name"));
         }
         let meant = closest(name, KNOWN.split(' ')).map_or(String::new(), |meant| format!("; did you mean `${meant}`?"));
-        (!has_word(KNOWN, name)).then(|| Remark::Note(format!("hq does not set `${name}`{reads}{meant}")))
+        (!has_word(KNOWN, name)).then(|| format!("hq does not set `${name}`{reads}{meant}"))
     })
 }
 
 /// Detects input such as `bash -c 'gzip "$1"'`, as with `xargs -n1 bash -c`.
-pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let names_one = ["$1", "${1}", "$@", "\"$@\"", "$*"]
         .iter()
         .any(|name| text.text.contains(name));
@@ -267,10 +244,10 @@ pub(super) fn positional(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         && !defines
         && !matches!(typed.source, Source::One))
     .then(|| {
-        Remark::Note(format!(
+        format!(
             "`$1` and `$@` are empty in this line; a task has its value in `{}`",
             typed.own_value()
-        ))
+        )
     })
 }
 
@@ -282,7 +259,7 @@ pub(super) fn has_gap(text: &str) -> bool {
 
 /// Detects input such as `bash -c "echo $HQ_TASK_ID"`, `echo "task $HQ_TASK_ID"`: the user's shell
 /// has replaced the variable with nothing.
-pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
+pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let line = text.text;
     // `out_.txt`; in a line of code, this is not a gap.
     let has_end = || line.ends_with(['_', '-', ':', '#']) || line.contains("_.");
@@ -298,8 +275,6 @@ pub(super) fn expanded(typed: &Typed<'_>, text: Text<'_>) -> Option<Remark> {
         && !matches!(typed.source, Source::One);
     is_one.then(|| {
         let own = typed.own_value();
-        Remark::Note(format!(
-            "the text `{line}` has a gap; if `{own}` was there in double quotes, this shell expanded it to nothing; with `bash -c '… {own}'` the task expands it"
-        ))
+        format!("the text `{line}` has a gap; if `{own}` was there in double quotes, this shell expanded it to nothing; with `bash -c '… {own}'` the task expands it")
     })
 }
