@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::resource::amount::UNITS_PER_WHOLE;
 use crate::resource::descriptor::{ResourceDescriptor, ResourceKind};
-use crate::resource::request::{Policy, RequestVariants};
+use crate::resource::request::RequestVariants;
 
 /// The number of tasks of a request without resources that fit on a worker. An arbitrary safe
 /// limit.
@@ -94,14 +94,7 @@ impl Classes {
                     .iter()
                     .map(|entry| Demand {
                         resource: self.resource(&entry.resource),
-                        units: match entry.policy {
-                            Policy::All => None,
-                            Policy::Compact
-                            | Policy::ForceCompact
-                            | Policy::Tight
-                            | Policy::ForceTight
-                            | Policy::Scatter => Some(entry.amount.0),
-                        },
+                        units: entry.units(),
                     })
                     .collect(),
                 n_nodes: variant.n_nodes,

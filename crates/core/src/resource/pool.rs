@@ -191,14 +191,7 @@ impl PoolSet {
                 .iter()
                 .position(|pool| pool.name == entry.resource)?;
             let pool = &self.pools[index];
-            let units = match entry.policy {
-                Policy::All => pool.total_units,
-                Policy::Compact
-                | Policy::ForceCompact
-                | Policy::Tight
-                | Policy::ForceTight
-                | Policy::Scatter => entry.amount.0,
-            };
+            let units = entry.units().unwrap_or(pool.total_units);
             if units == 0 || !pool.could_ever_serve(units) {
                 return None;
             }
@@ -408,19 +401,11 @@ impl Pool {
 
     /// Returns the minimum number of groups that the empty pool needs. Only for forced policies.
     fn groups_max(&self, policy: Policy, units: u64) -> u32 {
-        match (&self.kind, policy) {
-            (PoolKind::Indexed(indexed), Policy::ForceCompact | Policy::ForceTight) => {
+        match &self.kind {
+            PoolKind::Indexed(indexed) if coupling::is_forced(policy) => {
                 indexed.groups_needed_when_empty(units.div_ceil(UNITS_PER_WHOLE))
             }
-            (
-                PoolKind::Sum | PoolKind::Indexed(_),
-                Policy::Compact
-                | Policy::ForceCompact
-                | Policy::Tight
-                | Policy::ForceTight
-                | Policy::Scatter
-                | Policy::All,
-            ) => u32::MAX,
+            PoolKind::Sum | PoolKind::Indexed(_) => u32::MAX,
         }
     }
 

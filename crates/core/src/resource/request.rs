@@ -41,14 +41,15 @@ impl ResourceEntry {
     /// Returns whether a worker with this total amount could grant the request.
     #[must_use]
     pub fn fits(&self, total: Amount) -> bool {
-        match self.policy {
-            Policy::All => total > Amount::ZERO,
-            Policy::Compact
-            | Policy::ForceCompact
-            | Policy::Tight
-            | Policy::ForceTight
-            | Policy::Scatter => total >= self.amount,
+        match self.units() {
+            None => total > Amount::ZERO,
+            Some(_) => total >= self.amount,
         }
+    }
+
+    /// Returns the units that the entry asks for, or `None` for all units of a worker.
+    pub(crate) fn units(&self) -> Option<u64> {
+        (self.policy != Policy::All).then_some(self.amount.0)
     }
 }
 
@@ -167,17 +168,10 @@ fn normalize(request: &mut ResourceRequest) -> Result<(), RequestError> {
         return Err(RequestError::NodesWithResources);
     }
     for entry in &mut request.entries {
-        match entry.policy {
-            Policy::All => entry.amount = Amount::ZERO,
-            Policy::Compact
-            | Policy::ForceCompact
-            | Policy::Tight
-            | Policy::ForceTight
-            | Policy::Scatter => {
-                if entry.amount == Amount::ZERO {
-                    return Err(RequestError::Zero);
-                }
-            }
+        match entry.units() {
+            None => entry.amount = Amount::ZERO,
+            Some(0) => return Err(RequestError::Zero),
+            Some(_) => {}
         }
     }
     request.entries.sort_by(|a, b| {

@@ -192,23 +192,13 @@ impl<T> Gate<T> {
     pub fn pass(&mut self, wait: Wait, message: T) -> Option<T> {
         match wait {
             Wait::Nothing => Some(message),
-            Wait::Promised(worker) => {
-                let behind = self.behind(worker);
-                let number = self.last_urgent.max(behind.any);
-                let behind = Behind {
-                    any: number,
-                    promised: number,
-                };
-                self.pass_to(worker, number, behind, message)
-            }
-            Wait::Aside(worker) => {
-                let behind = self.behind(worker);
-                let number = self.last_urgent.max(behind.any);
-                let behind = Behind {
-                    any: number,
-                    ..behind
-                };
-                self.pass_to(worker, number, behind, message)
+            Wait::Promised(worker) | Wait::Aside(worker) => {
+                let mut behind = self.behind(worker);
+                behind.any = self.last_urgent.max(behind.any);
+                if matches!(wait, Wait::Promised(_)) {
+                    behind.promised = behind.any;
+                }
+                self.pass_to(worker, behind.any, behind, message)
             }
             Wait::Work(worker, ends) => {
                 let ends = match ends {
@@ -218,12 +208,9 @@ impl<T> Gate<T> {
                     AwaitedEnds::Elsewhere => self.last_end.min(self.ended.elsewhere(worker)),
                     AwaitedEnds::All => self.last_end,
                 };
-                let behind = self.behind(worker);
+                let mut behind = self.behind(worker);
                 let number = self.last_urgent.max(ends).max(behind.promised);
-                let behind = Behind {
-                    any: number.max(behind.any),
-                    ..behind
-                };
+                behind.any = number.max(behind.any);
                 self.pass_to(worker, number, behind, message)
             }
             // Even a message that waits for no commit must not overtake earlier messages.

@@ -186,31 +186,11 @@ impl SubmitRefusal {
 
     /// Returns whether the text is a complete sentence, which is shown unchanged for compatibility.
     const fn is_bare(&self) -> bool {
-        match self {
-            Self::JobNotFound(_)
-            | Self::JobNotOpen(_)
-            | Self::TaskExists(..)
-            | Self::DependencyNotChosen(..)
-            | Self::DependencyAddedAgain(..)
-            | Self::AfterNotFinished(..)
-            | Self::AfterNotEnded(..)
-            | Self::AfterNotChosen(..) => true,
-            Self::TaskTwice(_)
-            | Self::Cycle(_)
-            | Self::DependencyUnknown(..)
-            | Self::TooManyTasks
-            | Self::TasksMax { .. }
-            | Self::OriginOver(..)
-            | Self::OriginDiffers(..)
-            | Self::TooManyEarlier
-            | Self::TooManyJobs
-            | Self::AfterCycle(_)
-            | Self::AfterNoTask(..)
-            | Self::TooManyAfter
-            | Self::TooManyNotices
-            | Self::KeyTaken(_)
-            | Self::TooLarge(_) => false,
-        }
+        let is_new = matches!(
+            self,
+            Self::OriginOver(..) | Self::OriginDiffers(..) | Self::KeyTaken(_)
+        );
+        matches!(self.kind(), RefusalKind::NotFound | RefusalKind::Conflict) && !is_new
     }
 }
 

@@ -43,6 +43,14 @@ impl Need {
     const fn whole_only(self) -> u32 {
         self.whole.saturating_add((self.fraction > 0) as u32)
     }
+
+    /// Returns the number of completely free indices to take beside a partly used one.
+    const fn beside(self, partial: Option<u32>) -> u32 {
+        match partial {
+            Some(_) => self.whole,
+            None => self.whole_only(),
+        }
+    }
 }
 
 impl IndexedPool {
@@ -165,11 +173,7 @@ impl IndexedPool {
     /// Returns the default groups for policies that use few groups, and the partly used index.
     pub(super) fn fewest_chosen(&self, need: Need) -> Option<(Vec<usize>, Option<u32>)> {
         let (count, partial) = self.fewest_groups(need)?;
-        let wanted = if partial.is_some() {
-            need.whole
-        } else {
-            need.whole_only()
-        };
+        let wanted = need.beside(partial);
         let home = partial.map(|index| self.group_of[index as usize] as usize);
         let mut chosen: Vec<usize> = home.into_iter().collect();
         let others = self
@@ -211,11 +215,7 @@ impl IndexedPool {
             }
             None => self.fewest_chosen(need)?,
         };
-        let wanted = if partial.is_some() {
-            need.whole
-        } else {
-            need.whole_only()
-        };
+        let wanted = need.beside(partial);
         chosen.sort_by_key(|group| (std::cmp::Reverse(self.groups[*group].whole), *group));
         let rooms: Vec<u32> = chosen
             .iter()
@@ -252,11 +252,7 @@ impl IndexedPool {
         } else {
             None
         };
-        let wanted = if partial.is_some() {
-            need.whole
-        } else {
-            need.whole_only()
-        };
+        let wanted = need.beside(partial);
         // The group with the fraction had its turn in the first round.
         let served = partial.map(|index| self.group_of[index as usize] as usize);
         let mut takes: Vec<(usize, u32)> = (0..self.groups.len()).map(|group| (group, 0)).collect();

@@ -92,7 +92,7 @@ const fn is_steered(policy: Policy) -> bool {
     }
 }
 
-const fn is_forced(policy: Policy) -> bool {
+pub(super) const fn is_forced(policy: Policy) -> bool {
     matches!(policy, Policy::ForceCompact | Policy::ForceTight)
 }
 
