@@ -38,6 +38,8 @@ pub(super) struct GangPlanner<'a> {
     queues: BTreeSet<QueueKey>,
     now: Time,
     reserved_tasks: u32,
+    /// The number of tasks with reservations from which on no further task gets new ones.
+    pub(super) reserve_max: u32,
     pub(super) starts: Vec<GangStart>,
     pub(super) reserved: BTreeMap<WorkerId, QueueKey>,
 }
@@ -96,6 +98,7 @@ impl<'a> GangPlanner<'a> {
             queues: queues.collect(),
             now,
             reserved_tasks: 0,
+            reserve_max: u32::MAX,
             starts: Vec::new(),
             reserved: BTreeMap::new(),
         }
@@ -139,13 +142,14 @@ impl<'a> GangPlanner<'a> {
 
     /// Finds nodes for up to `ready` tasks of one queue, starts up to `start_max` of them, and
     /// returns how many it started. For the remaining tasks, it renews existing reservations and
-    /// adds new ones while fewer than `reserve_max` tasks have reservations.
+    /// adds new ones while fewer than [`Self::reserve_max`] tasks have reservations.
     pub(super) fn plan(
         &mut self,
         key: QueueKey,
-        (number, demand): (u32, &VariantDemand),
-        (ready, start_max): (u64, u64),
-        reserve_max: u32,
+        number: u32,
+        demand: &VariantDemand,
+        ready: u64,
+        start_max: u64,
     ) -> u64 {
         let before = self.reserved_before(key).div_ceil(demand.n_nodes.max(1));
         let (mut started, mut reserved) = (0, 0);
@@ -156,7 +160,7 @@ impl<'a> GangPlanner<'a> {
             // Draining workers for many tasks at once would leave the cluster idle. Drains in
             // progress continue.
             let may_keep = self.reserved_tasks < RESERVED_TASKS_MAX
-                && (reserved < before || self.reserved_tasks < reserve_max);
+                && (reserved < before || self.reserved_tasks < self.reserve_max);
             if choice.busy > 0 && !may_keep || choice.busy == 0 && started >= start_max {
                 break;
             }

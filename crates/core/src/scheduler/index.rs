@@ -580,9 +580,9 @@ impl<'i> Search<'i> {
 /// Returns the path to a request. Paths with a common prefix continue with the same kind of step.
 fn path(variant: &VariantDemand) -> Vec<Step> {
     let mut steps = Vec::new();
-    let weight = (Dimension::Weight, u64::from(variant.weight));
-    steps.push(octave(weight));
-    steps.extend((0..u64::BITS).map_while(|nth| digits(weight, nth)));
+    let weight = u64::from(variant.weight);
+    steps.push(octave(Dimension::Weight, weight));
+    steps.extend((0..u64::BITS).map_while(|nth| digits(Dimension::Weight, weight, nth)));
     let mut demands: Vec<&Demand> = variant.demands.iter().collect();
     demands.sort_by_key(|demand| demand.resource);
     let mut amounts = Vec::new();
@@ -599,18 +599,18 @@ fn path(variant: &VariantDemand) -> Vec<Step> {
                 names_resource: true,
             }),
             Some(units) => {
-                let amount = (Dimension::Units(demand.resource), units);
+                let dimension = Dimension::Units(demand.resource);
                 steps.push(Step {
                     digit: number,
                     range: Some(Range {
-                        dimension: amount.0,
+                        dimension,
                         least: 0,
                         most: u64::MAX,
                     }),
                     names_resource: true,
                 });
-                steps.push(octave(amount));
-                amounts.push(amount);
+                steps.push(octave(dimension, units));
+                amounts.push((dimension, units));
             }
         }
     }
@@ -619,19 +619,19 @@ fn path(variant: &VariantDemand) -> Vec<Step> {
         range: None,
         names_resource: true,
     });
-    let time = (Dimension::Time, variant.min_time_ns);
-    steps.push(octave(time));
-    amounts.push(time);
+    steps.push(octave(Dimension::Time, variant.min_time_ns));
+    amounts.push((Dimension::Time, variant.min_time_ns));
     // The precision of all amounts grows evenly, because long, narrow boxes exclude fewer requests.
     for nth in 0..u64::BITS.div_ceil(BITS_PER_STEP) {
-        steps.extend(amounts.iter().filter_map(|amount| digits(*amount, nth)));
+        let digits = |(dimension, amount): &(_, _)| digits(*dimension, *amount, nth);
+        steps.extend(amounts.iter().filter_map(digits));
     }
     steps.truncate(PATH_MAX);
     steps
 }
 
 /// Returns the step that determines the number of bits of an amount.
-const fn octave((dimension, amount): (Dimension, u64)) -> Step {
+const fn octave(dimension: Dimension, amount: u64) -> Step {
     let bits = u64::BITS - amount.leading_zeros();
     let least = if bits == 0 { 0 } else { 1 << (bits - 1) };
     let most = if bits == 0 {
@@ -651,7 +651,7 @@ const fn octave((dimension, amount): (Dimension, u64)) -> Step {
 }
 
 /// Returns the step that determines the next bits of an amount, or `None` if it is already exact.
-fn digits((dimension, amount): (Dimension, u64), nth: u32) -> Option<Step> {
+fn digits(dimension: Dimension, amount: u64, nth: u32) -> Option<Step> {
     let unknown = (u64::BITS - amount.leading_zeros()).saturating_sub(1 + nth * BITS_PER_STEP);
     if unknown == 0 {
         return None;

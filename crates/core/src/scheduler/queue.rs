@@ -410,11 +410,11 @@ impl ReadyQueue {
 fn sorted_by_age<'a>(
     queues: impl Iterator<Item = (QueueKey, &'a ClassQueue)>,
 ) -> Vec<(QueueKey, u64)> {
-    let head = |(key, queue): (QueueKey, &ClassQueue)| {
+    let heads = queues.map(|(key, queue)| {
         let earliest = queue.entries.keys().next().copied();
         (key.priority, earliest, key.class, queue.len)
-    };
-    let mut heads: Vec<_> = queues.map(head).collect();
+    });
+    let mut heads: Vec<_> = heads.collect();
     heads.sort_unstable();
     let row = |(priority, _, class, len)| (QueueKey { priority, class }, len);
     heads.into_iter().map(row).collect()

@@ -41,7 +41,7 @@ use super::gang::GangPlanner;
 pub use super::gang::GangStart;
 use super::pack::{Bin, Budget, Candidate, EXACT_TASKS_MAX, best_mix, resource_weights};
 use super::worker_plan::{PATIENCE, SeenPriority, WorkerPlan};
-use crate::class::{Class, ClassId, Classes, Offer, QueueKey};
+use crate::class::{Class, ClassId, Classes, Offer, QueueKey, VariantDemand};
 use crate::id::WorkerId;
 use crate::time::Time;
 use crate::worker::Worker;
@@ -369,7 +369,7 @@ impl<'a> Round<'a> {
             || self.input.queues[level.queues()]
                 .first()
                 .is_some_and(|(key, _)| planner.waits_somewhere(*key));
-        let reserve_max = if has_small { 1 } else { u32::MAX };
+        planner.reserve_max = if has_small { 1 } else { u32::MAX };
         for queue in level.queues() {
             let Some(class) = self.classes[queue].filter(|class| class.is_multi_node()) else {
                 continue;
@@ -379,8 +379,8 @@ impl<'a> Round<'a> {
                 // A request may also have single-node variants, which are placed like other
                 // requests.
                 if variant.n_nodes > 0 && self.left[queue] > 0 {
-                    let limits = (self.left[queue], self.tasks_left.div_ceil(GANG_COST));
-                    let started = planner.plan(key, (number, variant), limits, reserve_max);
+                    let start_max = self.tasks_left.div_ceil(GANG_COST);
+                    let started = planner.plan(key, number, variant, self.left[queue], start_max);
                     self.left[queue] -= started;
                     self.tasks_left = self.tasks_left.saturating_sub(started * GANG_COST);
                 }
@@ -414,7 +414,10 @@ impl<'a> Round<'a> {
         }
         let before = self.placements.len();
         let before_overdue = plan.reserved_units();
-        if !self.reserve_overdue(level, plan) || self.has_room(level, plan) {
+        // The reservation may leave no room for any task of the level.
+        if !self.reserve_overdue(level, plan)
+            || self.has_ready(level, |variant| plan.room(variant) > 0)
+        {
             self.fill_by_rank(level, plan);
         }
         plan.restore_reserved(before_overdue);
@@ -434,10 +437,14 @@ impl<'a> Round<'a> {
 
     /// Returns whether a task of a level could start on a worker if there were no reservations.
     fn may_fill(&self, level: Level, plan: &WorkerPlan<'_>) -> bool {
+        self.has_ready(level, |variant| plan.has_free(variant))
+    }
+
+    /// Returns whether a level has a ready task with such a variant.
+    fn has_ready(&self, level: Level, mut is_wanted: impl FnMut(&VariantDemand) -> bool) -> bool {
         level.queues().any(|queue| {
             let class = self.classes[queue].filter(|_| self.left[queue] > 0);
-            let mut variants = class.iter().flat_map(|class| &class.variants);
-            variants.any(|variant| plan.has_free(variant))
+            class.is_some_and(|class| class.variants.iter().any(&mut is_wanted))
         })
     }
 
@@ -612,15 +619,6 @@ impl<'a> Round<'a> {
             plan.reserve_for(key, number, self.input.classes);
         }
         is_due
-    }
-
-    /// Returns whether a task of a level could start on a worker outside its reservations.
-    fn has_room(&self, level: Level, plan: &WorkerPlan<'_>) -> bool {
-        level.queues().any(|queue| {
-            let class = self.classes[queue].filter(|_| self.left[queue] > 0);
-            let mut variants = class.iter().flat_map(|class| &class.variants);
-            variants.any(|variant| plan.room(variant) > 0)
-        })
     }
 
     /// Records reservations for unsent requests, at most one for each task.
