@@ -452,10 +452,9 @@ impl WorkerState {
     /// Returns the positions of instances that are already launched. Also declines the instances
     /// whose running task will end without a report.
     fn skip_launched(&mut self, job: JobId, ids: &IdArray, instance: InstanceId) -> Vec<u32> {
-        let launched = self
-            .running
-            .between(job, backlog::span(ids))
-            .filter(|key| key.instance == instance);
+        let (first, last) = backlog::span(ids);
+        let launched = self.running.between(job, first, last);
+        let launched = launched.filter(|key| key.instance == instance);
         let launched: Vec<InstanceKey> = launched.collect();
         let mut skip = Vec::with_capacity(launched.len());
         for key in launched {

@@ -345,7 +345,8 @@ impl Backlog {
     pub(super) fn put_back(
         &mut self,
         key: InstanceKey,
-        (template, variant): (TemplateId, u32),
+        template: TemplateId,
+        variant: u32,
     ) -> bool {
         // The task may have been assigned again in another entry, where it did not wait before.
         let is_origin = |entry: &Entry, position| {

@@ -138,8 +138,8 @@ impl WorkerState {
             self.give_back(task.key);
             return;
         }
-        let kind = (task.template, task.variant);
-        if self.backlog.put_back(task.key, kind) {
+        let (template, variant) = (task.template, task.variant);
+        if self.backlog.put_back(task.key, template, variant) {
             return;
         }
         let template = self.templates.get(&task.template);

@@ -337,7 +337,8 @@ impl RunningTasks {
     pub(super) fn between(
         &self,
         job: JobId,
-        (first, last): (u32, u32),
+        first: u32,
+        last: u32,
     ) -> impl Iterator<Item = InstanceKey> + '_ {
         let start = InstanceKey::new(job, first, InstanceId(0));
         let end = InstanceKey::new(job, last, InstanceId(u32::MAX));
