@@ -12,7 +12,7 @@ pub const fn planes(low: i64, high: i64) -> u32 {
 
 /// Encodes numbers with this minimum and maximum.
 #[must_use]
-pub fn bytes(values: impl Iterator<Item = i64> + Clone, (low, high): (i64, i64)) -> Vec<u8> {
+pub fn bytes(values: impl Iterator<Item = i64> + Clone, low: i64, high: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for plane in 0..planes(low, high) {
         // Byte number `plane` of each difference.
@@ -63,7 +63,7 @@ mod tests {
             let numbers: Vec<i64> = numbers.iter().map(|number| number >> shift).collect();
             let low = numbers.iter().copied().min().expect("one at least");
             let high = numbers.iter().copied().max().expect("one at least");
-            let bytes = bytes(numbers.iter().copied(), (low, high));
+            let bytes = bytes(numbers.iter().copied(), low, high);
             prop_assert!(bytes.len() <= numbers.len() * (64 - shift as usize).div_ceil(8));
             for (place, number) in numbers.iter().enumerate() {
                 prop_assert_eq!(value_at(low, &bytes, numbers.len(), place), *number);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn equal_numbers_need_no_bytes() {
-        assert_eq!(bytes([7; 100].into_iter(), (7, 7)), Vec::<u8>::new());
+        assert_eq!(bytes([7; 100].into_iter(), 7, 7), Vec::<u8>::new());
         assert_eq!(value_at(7, &[], 100, 99), 7);
         assert_eq!(
             (planes(-1, 254), planes(-1, 255), planes(i64::MIN, i64::MAX)),

@@ -214,23 +214,15 @@ impl CurveBuilder {
         if shown < 2 {
             return None;
         }
-        let rate = |(at, span): (usize, &Span)| {
-            let length = if at + 1 == self.spans.len() {
-                last
-            } else {
-                self.spacing
-            };
+        let spans = self.spans.iter().enumerate().take(shown);
+        let rates = spans.map(|(at, span)| {
+            let is_last = at + 1 == self.spans.len();
+            let length = if is_last { last } else { self.spacing };
             // A value that no machine could reach would be a clock error.
             let milli = span.cpu.as_millis().saturating_mul(1_000) / length.as_millis().max(1);
             u64::try_from(milli).unwrap_or(NUMBER_MAX).min(NUMBER_MAX)
-        };
-        let cpus: Vec<u64> = self
-            .spans
-            .iter()
-            .enumerate()
-            .map(rate)
-            .take(shown)
-            .collect();
+        });
+        let cpus: Vec<u64> = rates.collect();
         let memory = self
             .spans
             .iter()

@@ -207,7 +207,8 @@ impl KeptContents {
     pub fn compared(
         &self,
         role: Role,
-        (path, stamp): (Vec<u8>, Stamp),
+        path: Vec<u8>,
+        stamp: Stamp,
         digest: impl FnOnce(&[u8]) -> Option<Digest>,
     ) -> Content {
         let kept = self.0.get(&(role, path.escape_ascii().to_string()));
@@ -437,8 +438,8 @@ mod tests {
         // The path, time and current content of each file.
         let now = |files: [(&str, i128, u8); 3]| {
             let seen = |role, (path, at, byte): (&str, i128, u8)| {
-                let file = (path.as_bytes().to_vec(), stamp(at));
-                known.compared(role, file, |_| Some([byte; 32]))
+                let path = path.as_bytes().to_vec();
+                known.compared(role, path, stamp(at), |_| Some([byte; 32]))
             };
             let [first, second, output] = files;
             let inputs = [seen(Role::Input, first), seen(Role::Input, second)];

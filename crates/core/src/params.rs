@@ -456,7 +456,8 @@ impl Params {
     pub fn count_values(
         &self,
         position: usize,
-        (first, last): (u32, u32),
+        first: u32,
+        last: u32,
         mut count: impl FnMut(u32, u64),
     ) {
         let values = u64::from(self.value_count(position));

@@ -465,7 +465,7 @@ impl TaskTable {
     pub(crate) fn set_phase(&mut self, index: u32, phase: Phase) -> Option<Phase> {
         let record = self.touch(index)?;
         let earlier = std::mem::replace(&mut record.phase, phase);
-        self.note_phase(index, (earlier, phase));
+        self.note_phase(index, earlier, phase);
         Some(earlier)
     }
 
@@ -473,7 +473,8 @@ impl TaskTable {
     pub(crate) fn restore_finished(
         &mut self,
         index: u32,
-        (instance, worker): (InstanceId, WorkerId),
+        instance: InstanceId,
+        worker: WorkerId,
         end: &TaskEnd,
     ) -> Option<Phase> {
         let record = self.touch(index)?;
@@ -481,7 +482,7 @@ impl TaskTable {
         record.resume(instance);
         record.finish(end);
         let earlier = std::mem::replace(&mut record.phase, Phase::Finished);
-        self.note_phase(index, (earlier, Phase::Finished));
+        self.note_phase(index, earlier, Phase::Finished);
         Some(earlier)
     }
 
@@ -539,7 +540,7 @@ impl TaskTable {
 
     /// Updates the unfinished count of a task's chunk after a phase change, and packs the chunk
     /// when the count reaches 0.
-    fn note_phase(&mut self, index: u32, (earlier, phase): (Phase, Phase)) {
+    fn note_phase(&mut self, index: u32, earlier: Phase, phase: Phase) {
         let Some(chunk) = self.chunks.get_mut((index / CHUNK_LEN) as usize) else {
             return;
         };

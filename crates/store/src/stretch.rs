@@ -191,7 +191,7 @@ impl Stretch {
 
     fn bytes(&self, at: usize) -> Vec<u8> {
         let values = self.tasks.iter().map(|task| task[at]);
-        column::bytes(values, (self.low[at], self.high[at]))
+        column::bytes(values, self.low[at], self.high[at])
     }
 
     /// Reads a row with all columns of the table. Returns `None` if it is corrupt.

@@ -420,7 +420,7 @@ fn compared(known: &KeptContents, role: Role, files: &Stamped, reads: bool) -> V
     let digest = |path: &[u8]| reads.then(|| hq_worker::digest(as_path(path), || true))?;
     let files = files.iter().cloned();
     files
-        .map(|file| known.compared(role, file, digest))
+        .map(|(path, stamp)| known.compared(role, path, stamp, digest))
         .collect()
 }
 

@@ -50,7 +50,7 @@ impl Job {
             let slot = self.find(task);
             let restored = slot.and_then(|slot| {
                 let tasks = &mut self.submits.get_mut(slot.submit as usize)?.tasks;
-                tasks.restore_finished(slot.index, (instance, worker), &end)
+                tasks.restore_finished(slot.index, instance, worker, &end)
             });
             let Some(earlier) = restored else {
                 missing = missing.or(Some(task));

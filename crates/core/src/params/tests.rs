@@ -70,7 +70,7 @@ fn values_are_counted_without_a_look_at_each_task() {
                     .for_each(|(_, value)| *expected.entry(value.into_vec()).or_default() += 1);
             }
             let mut found = std::collections::BTreeMap::<Vec<u8>, u64>::new();
-            params.count_values(position, (first, last), |value, ids| {
+            params.count_values(position, first, last, |value, ids| {
                 *found
                     .entry(params.list()[position].value(value).into_vec())
                     .or_default() += ids;
@@ -85,7 +85,7 @@ fn many_values_cost_no_pass_over_all_combinations() {
     let list = vec![range("a", (1, 1, 60_000, 0)), range("b", (1, 1, 60_000, 0))];
     let params = Params::new(list, 0).expect("fits");
     let mut calls = 0;
-    params.count_values(1, (5, 3_599_999_990), |_, _| calls += 1);
+    params.count_values(1, 5, 3_599_999_990, |_, _| calls += 1);
     assert!(calls < 200_000, "{calls}");
 }
 

@@ -42,7 +42,7 @@ impl Packed {
             let of_column = records
                 .iter()
                 .map(|record| values(record).map_or(0, |values| values[at]));
-            *bytes = column::bytes(of_column, (lowest[at], highest[at])).into();
+            *bytes = column::bytes(of_column, lowest[at], highest[at]).into();
         }
         Some(Self { count, columns })
     }

@@ -145,11 +145,11 @@ fn count_states(
         };
         for range in submit.ids.slice(from, to) {
             if range.step() == 1 {
-                params.count_values(position, (range.first(), range.last()), &mut add);
+                params.count_values(position, range.first(), range.last(), &mut add);
             } else {
                 range
                     .iter()
-                    .for_each(|id| params.count_values(position, (id, id), &mut add));
+                    .for_each(|id| params.count_values(position, id, id, &mut add));
             }
         }
     }
