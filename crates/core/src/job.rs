@@ -24,7 +24,7 @@ use std::sync::Arc;
 use crate::bug;
 use crate::class::ClassId;
 use crate::graph::{Cycle, Graph};
-use crate::id::{InstanceId, JobId, TaskId, WorkerId};
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::notice::{Notice, NoticeState};
 use crate::pace::{Ends, PaceFacts};
 use crate::range::{IdArray, IdRange};
@@ -90,6 +90,12 @@ pub struct TaskSlot {
 }
 
 impl TaskSlot {
+    /// Returns the position with this submit and index.
+    #[must_use]
+    pub const fn new(submit: u32, index: u32) -> Self {
+        Self { submit, index }
+    }
+
     /// Returns the place of this task of a job.
     #[must_use]
     pub const fn of(self, job: JobId) -> TaskAt {
@@ -130,10 +136,7 @@ impl SubmitAt {
     /// Returns the task with this index.
     #[must_use]
     pub const fn task(self, index: u32) -> TaskAt {
-        let slot = TaskSlot {
-            submit: self.number,
-            index,
-        };
+        let slot = TaskSlot::new(self.number, index);
         slot.of(self.job)
     }
 }
@@ -416,10 +419,11 @@ impl Job {
         self.submits.get(slot.submit as usize)
     }
 
-    /// Returns the id of the task in a slot.
+    /// Returns the key of the task in a slot.
     #[must_use]
-    pub fn task_id(&self, slot: TaskSlot) -> Option<TaskId> {
-        self.submit(slot)?.ids.get(slot.index).map(TaskId)
+    pub fn key(&self, slot: TaskSlot) -> Option<TaskKey> {
+        let id = self.submit(slot)?.ids.get(slot.index)?;
+        Some(TaskKey::new(self.id, TaskId(id)))
     }
 
     /// Marks notifications that have become due as owed. Returns their numbers.
@@ -622,10 +626,7 @@ impl Job {
 
     /// Moves the unfinished tasks of a submit to phase `to` at the time `at`. Returns their number.
     fn end_submit(&mut self, number: u32, to: Phase, at: Timestamp) -> u32 {
-        let begin = TaskSlot {
-            submit: number,
-            index: 0,
-        };
+        let begin = TaskSlot::new(number, 0);
         self.end_part(begin, u32::MAX, to, at)
     }
 
@@ -658,10 +659,7 @@ impl Job {
             for range in ids.unwrap_or_default() {
                 range.append_to(&mut ranges);
             }
-            let begin = TaskSlot {
-                submit: number,
-                index: part.start,
-            };
+            let begin = TaskSlot::new(number, part.start);
             self.end_part(begin, part.end - part.start, to, at);
         }
         self.set_of(ranges.into())

@@ -15,6 +15,26 @@ pub enum Selector {
     Ids(IdArray),
 }
 
+impl Selector {
+    /// Separates existing ids from unknown ones. `last` is the highest id ever assigned, and
+    /// `existing` returns the existing ids of a span in ascending order.
+    pub(crate) fn find<I: IntoIterator<Item = u32>>(
+        &self,
+        last: Option<u32>,
+        existing: impl Fn(RangeInclusive<u32>) -> I,
+    ) -> Selected<u32> {
+        let (rows, not_found) = match self {
+            Self::All => return Selected::all(existing(0..=u32::MAX).into_iter().collect()),
+            // The last one may have been forgotten: another one would surprise the user.
+            Self::Last => last
+                .map_or_else(IdArray::default, IdArray::single)
+                .split(existing),
+            Self::Ids(ids) => ids.split(existing),
+        };
+        Selected { rows, not_found }
+    }
+}
+
 /// The result of a selector. Unknown ids are kept as ranges, because in `1-4294967295` nearly all
 /// ids are unknown.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,17 +61,5 @@ impl<T> Selected<T> {
             rows: self.rows.into_iter().filter_map(change).collect(),
             not_found: self.not_found,
         }
-    }
-}
-
-impl Selected<u32> {
-    /// Separates existing ids from unknown ones. `existing` returns the existing ids of a span in
-    /// ascending order.
-    pub fn of_ids<I: IntoIterator<Item = u32>>(
-        ids: &IdArray,
-        existing: impl Fn(RangeInclusive<u32>) -> I,
-    ) -> Self {
-        let (rows, not_found) = ids.split(existing);
-        Self { rows, not_found }
     }
 }

@@ -282,7 +282,7 @@ impl ServerState {
                 key,
                 attempts,
                 error,
-            } => self.note_notified(ctx, key, (attempts, error)),
+            } => self.note_notified(ctx, key, attempts, error),
             Input::Allocation(inputs) => {
                 for input in inputs {
                     self.allocate(ctx, input);
@@ -454,7 +454,8 @@ impl ServerState {
     #[must_use]
     pub fn kept_for(
         &self,
-        (key, demand): (QueueKey, &VariantDemand),
+        key: QueueKey,
+        demand: &VariantDemand,
         worker: &Worker,
     ) -> Option<(JobId, bool)> {
         let requests = worker.waiting().chain(worker.reserved_variants());
@@ -493,7 +494,10 @@ impl ServerState {
                 name,
                 max_fails,
                 key,
-            } => self.open_job(ctx, (name, max_fails), key),
+            } => match self.open_job(ctx, name, max_fails, key) {
+                Ok(id) => Reply::Submitted(id),
+                Err(refusal) => Reply::Refused(refusal),
+            },
             Command::CloseJobs(jobs) => {
                 return self.on_sweep(ctx, request, &jobs, JobAction::Close);
             }
@@ -504,7 +508,7 @@ impl ServerState {
                 job,
                 tasks,
                 keep_running,
-            } => Reply::Jobs(self.cancel_tasks(ctx, job, (&tasks, keep_running))),
+            } => Reply::Jobs(self.cancel_tasks(ctx, job, &tasks, keep_running)),
             Command::SignalTasks { job, tasks, signal } => {
                 Reply::Signaled(self.signal_tasks(ctx, job, &tasks, signal))
             }
@@ -525,7 +529,7 @@ impl ServerState {
             Command::StopWorkers(workers) => Reply::Workers(self.stop_workers(ctx, &workers)),
             Command::DrainWorkers(workers) => Reply::Workers(self.drain_workers(ctx, &workers)),
             Command::QuarantineWorkers { workers, span, why } => {
-                Reply::Workers(self.quarantine_workers(ctx, (&workers, span, &why)))
+                Reply::Workers(self.quarantine_workers(ctx, &workers, span, &why))
             }
             Command::ReleaseWorkers(workers) => Reply::Workers(self.release_workers(ctx, &workers)),
             Command::Watch(spec) => {
@@ -678,10 +682,7 @@ impl ServerState {
         let mut counts = crate::job::TaskCounts::default();
         for (submit, number) in job.submits.iter().zip(0..) {
             for index in 0..submit.tasks.len() {
-                let slot = TaskSlot {
-                    submit: number,
-                    index,
-                };
+                let slot = TaskSlot::new(number, index);
                 let phase = job.phase(slot).expect("index is in range");
                 *counts.of(phase.state()) += 1;
                 self.check_task(job, slot, phase);
@@ -698,7 +699,7 @@ impl ServerState {
     #[cfg(any(test, feature = "testing"))]
     fn check_task(&self, job: &Job, slot: TaskSlot, phase: crate::task::Phase) {
         use crate::task::Phase;
-        let task = crate::id::TaskKey::new(job.id, job.task_id(slot).expect("index is in range"));
+        let task = job.key(slot).expect("index is in range");
         // The order matters: most tasks have ended, and this runs for all tasks after every input.
         let at = slot.of(job.id);
         let should_be_ready = phase == Phase::Waiting

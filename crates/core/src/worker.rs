@@ -40,6 +40,7 @@ use rate::Rate;
 pub(crate) use stuck::STUCK_AFTER;
 pub(crate) use trial_placement::TrialPlacement;
 pub use unkillable::Unkillable;
+pub(crate) use workers::LostWorker;
 pub use workers::{ENDED_WORKERS_MAX, Workers};
 
 /// The maximum length of the backlog, so that one worker never holds a large part of a job.
@@ -502,6 +503,12 @@ impl Worker {
         assigned.is_some_and(|assigned| assigned.turn != Turn::Now)
     }
 
+    /// Returns the assignment of an instance of a task.
+    pub(crate) fn assignment(&self, task: TaskKey, instance: InstanceId) -> Option<&Assigned> {
+        let assigned = self.assigned.get(&task);
+        assigned.filter(|assigned| assigned.instance == instance)
+    }
+
     /// Notes that a task has started. Returns the task with its previous turn, or `None` if the
     /// task was not sent to this worker with that instance or its start is already known.
     pub(crate) fn start(
@@ -557,10 +564,7 @@ impl Worker {
         instance: InstanceId,
         classes: &Classes,
     ) -> Option<Assigned> {
-        let assigned = *self
-            .assigned
-            .get(&task)
-            .filter(|a| a.instance == instance)?;
+        let assigned = *self.assignment(task, instance)?;
         self.assigned.remove(&task);
         if assigned.placed {
             if let Some(class) = classes.get(assigned.key.class) {
@@ -600,7 +604,8 @@ impl Worker {
         key: QueueKey,
         number: u32,
         count: u32,
-        (classes, now): (&Classes, Time),
+        classes: &Classes,
+        now: Time,
     ) -> Vec<TaskKey> {
         const FIRST: TaskKey = TaskKey::new(JobId(0), TaskId(0));
         const LAST: TaskKey = TaskKey::new(JobId(u32::MAX), TaskId(u32::MAX));

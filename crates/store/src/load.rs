@@ -515,7 +515,7 @@ fn load_grown(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
         let (job, task) = (JobId(row.get(0)?), TaskId(row.get(1)?));
         let instance = InstanceId(row.get(2)?);
         let scale = Scale::new(row.get(3)?, row.get(4)?);
-        let restored = scale.map(|scale| loaded.state.restore_grown(job, task, (instance, scale)));
+        let restored = scale.map(|scale| loaded.state.restore_grown(job, task, instance, scale));
         if !matches!(restored, Some(Ok(()))) {
             loaded.dropped_count += 1;
         }

@@ -99,11 +99,12 @@ impl Asks {
     pub(crate) fn set_own(
         &mut self,
         asked: &Arc<SharedTemplate>,
-        (index, from): (u32, InstanceId),
+        index: u32,
+        from: InstanceId,
         own: Factors,
     ) -> bool {
         self.own.insert((index, from), own);
-        let template = self.special((asked.id, &asked.task), own.uncut());
+        let template = self.special(asked.id, &asked.task, own.uncut());
         let template = Arc::clone(template.unwrap_or(asked));
         let Some(learned) = &mut self.learned else {
             return false;
@@ -119,19 +120,21 @@ impl Asks {
     /// submitted request.
     pub(crate) fn special(
         &self,
-        (asked, task): (TemplateId, &TaskTemplate),
+        asked: TemplateId,
+        task: &TaskTemplate,
         own: Factors,
     ) -> Option<&Arc<SharedTemplate>> {
         let learned = self.learned.as_ref();
         let now = learned.and_then(|learned| learned.now.get(&own));
-        now.or_else(|| self.grown((asked, task), own.scale))
+        now.or_else(|| self.grown(asked, task, own.scale))
     }
 
     /// Returns the template of tasks with this scale, regardless of the needs of other tasks.
     /// `None` if they keep the submitted request.
     pub(super) fn grown(
         &self,
-        (asked, task): (TemplateId, &TaskTemplate),
+        asked: TemplateId,
+        task: &TaskTemplate,
         scale: Scale,
     ) -> Option<&Arc<SharedTemplate>> {
         // This is the case for most tasks.

@@ -26,14 +26,8 @@ pub(super) struct EarlierDeps {
 impl EarlierDeps {
     /// Returns the dependents of a task in later submissions.
     fn of(&self, slot: TaskSlot) -> impl Iterator<Item = TaskSlot> + '_ {
-        let first = TaskSlot {
-            submit: 0,
-            index: 0,
-        };
-        let last = TaskSlot {
-            submit: u32::MAX,
-            index: u32::MAX,
-        };
+        let first = TaskSlot::new(0, 0);
+        let last = TaskSlot::new(u32::MAX, u32::MAX);
         let pairs = self.pairs.range((slot, first)..=(slot, last));
         pairs.map(|(_, waiting)| *waiting)
     }
@@ -62,10 +56,7 @@ impl Job {
             // A dependency that did not succeed blocks its dependent forever.
             if self.phase(slot) != Some(Phase::Finished) {
                 graph.wait_outside(*index);
-                let waiting = TaskSlot {
-                    submit: number,
-                    index: *index,
-                };
+                let waiting = TaskSlot::new(number, *index);
                 self.earlier.pairs.insert((slot, waiting));
             }
         }
@@ -97,10 +88,9 @@ impl Job {
                 indices.extend(dependents.filter(|index| is_waiting(**index)));
             }
         }
-        let slots = indices.into_iter().map(|index| TaskSlot {
-            submit: number,
-            index,
-        });
+        let slots = indices
+            .into_iter()
+            .map(|index| TaskSlot::new(number, index));
         slots.collect()
     }
 
@@ -161,10 +151,9 @@ impl Job {
         let submit = self.submit(slot);
         let graph = submit.and_then(Submit::graph);
         let same = graph.map_or(&[][..], |graph| graph.deps(slot.index));
-        let same = same.iter().map(move |index| TaskSlot {
-            index: *index,
-            ..slot
-        });
+        let same = same
+            .iter()
+            .map(move |index| TaskSlot::new(slot.submit, *index));
         let earlier = submit
             .into_iter()
             .flat_map(move |submit| submit.earlier_deps(slot.index));
@@ -238,10 +227,7 @@ impl Job {
             let below = graph.map_or_else(Vec::new, |graph| graph.descendants(&roots_here));
             if !self.earlier.pairs.is_empty() {
                 for index in roots_here.iter().chain(&below) {
-                    for waiting in self.earlier.of(TaskSlot {
-                        submit,
-                        index: *index,
-                    }) {
+                    for waiting in self.earlier.of(TaskSlot::new(submit, *index)) {
                         if later.insert(waiting) {
                             let roots = roots.entry(waiting.submit).or_default();
                             roots.push(waiting.index);

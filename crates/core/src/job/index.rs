@@ -26,10 +26,10 @@ impl IdIndex {
     pub(super) fn find(&self, id: u32) -> Option<TaskSlot> {
         let segment = self.segment(id)?;
         let offset = segment.range.position(id)?;
-        Some(TaskSlot {
-            submit: segment.slot.submit,
-            index: segment.slot.index + offset,
-        })
+        Some(TaskSlot::new(
+            segment.slot.submit,
+            segment.slot.index + offset,
+        ))
     }
 
     /// Returns the segment that contains an id.
@@ -92,10 +92,7 @@ impl IdIndex {
                 } else {
                     1
                 };
-                let slot = TaskSlot {
-                    submit: segment.slot.submit,
-                    index: segment.slot.index + offset,
-                };
+                let slot = TaskSlot::new(segment.slot.submit, segment.slot.index + offset);
                 runs.push((slot, count));
                 rest = wanted.part(at + count, u32::MAX);
             }

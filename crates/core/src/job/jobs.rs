@@ -12,10 +12,11 @@ use std::time::Duration;
 use super::followers::Followers;
 use super::{Job, Submit, SubmitAt, TaskAt, TaskSlot, Totals};
 use crate::bug;
-use crate::id::{JobId, TaskId};
+use crate::id::{JobId, TaskId, TaskKey};
 use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
-use crate::task::Phase;
+use crate::task::{Phase, TaskRecord};
+use crate::template::TaskTemplate;
 use crate::time::{Time, Timestamp};
 
 /// All jobs that have not been forgotten.
@@ -77,6 +78,23 @@ impl Jobs {
         self.all.get(&at.job)?.phase(at.slot)
     }
 
+    /// Returns the key and the record of a task that was dispatched.
+    pub(crate) fn dispatched(&self, at: TaskAt) -> Option<(TaskKey, TaskRecord)> {
+        let job = self.all.get(&at.job)?;
+        Some((job.key(at.slot)?, job.record(at.slot)?))
+    }
+
+    /// Returns the record of a task for changes.
+    pub(crate) fn touch(&mut self, at: TaskAt) -> Option<&mut TaskRecord> {
+        self.all.get_mut(&at.job)?.touch(at.slot)
+    }
+
+    /// Returns the definition of a task with the grant of its next instance, or of its last one.
+    pub(crate) fn definition(&self, at: TaskAt) -> Option<&TaskTemplate> {
+        let definition = self.submit(at.submit())?.definition(at.slot.index);
+        definition.map(|definition| &**definition)
+    }
+
     /// Returns the highest id ever assigned.
     #[must_use]
     pub const fn last_id(&self) -> Option<JobId> {
@@ -105,16 +123,7 @@ impl Jobs {
             let span = JobId(*span.start())..=JobId(*span.end());
             self.all.range(span).map(|(id, _)| id.0)
         };
-        let found = match selector {
-            Selector::All => Selected::all(within(0..=u32::MAX).collect()),
-            Selector::Last => {
-                // The job that was created last, even if it has been forgotten: another job would
-                // surprise the user.
-                let last = self.last_id().map(|id| IdArray::single(id.0));
-                Selected::of_ids(&last.unwrap_or_default(), within)
-            }
-            Selector::Ids(ids) => Selected::of_ids(ids, within),
-        };
+        let found = selector.find(self.last_id().map(JobId::as_u32), within);
         found.filter_map(|id| Some(JobId(id)))
     }
 
@@ -319,8 +328,8 @@ impl Jobs {
 
     /// Makes a submit wait for the other jobs it depends on, unless they have completed.
     pub(crate) fn follow(&mut self, at: SubmitAt) {
-        let submits = self.all.get(&at.job).map(|job| &job.submits);
-        let submit = submits.and_then(|submits| submits.get(at.number as usize));
+        let job = self.all.get(&at.job);
+        let submit = job.and_then(|job| job.submits.get(at.number as usize));
         for condition in submit.into_iter().flat_map(|submit| &submit.after) {
             let awaited = self.all.get(&condition.job);
             // The caller immediately handles jobs that have completed or were forgotten.

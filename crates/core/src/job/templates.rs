@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{SharedTemplate, Submit, SubmitKind, TemplateId};
+use crate::ask::Factors;
 use crate::class::{ClassId, QueueKey};
 use crate::id::InstanceId;
 use crate::resource::request::RequestVariants;
@@ -14,8 +15,8 @@ impl Submit {
     /// not match if the task's request has not grown and the task started before the current
     /// requests were learned.
     fn special_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
-        let own = self.asks.own(index);
-        self.asks.special(self.asked(index)?, own)
+        let (id, task) = self.asked(index)?;
+        self.asks.special(id, task, self.asks.own(index))
     }
 
     /// Returns the template of a task with the grant of its next instance, or of its last one.
@@ -48,18 +49,22 @@ impl Submit {
     /// Returns the template of a task for display, as requested or as grown.
     #[must_use]
     pub fn shown_template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
-        let grown = self.asks.own(index).scale;
-        let grown = self.asks.grown(self.asked(index)?, grown).cloned();
+        let grown = self.grown(index, self.asks.own(index)).cloned();
         grown.or_else(|| self.asked_template(index))
     }
 
     /// Returns the definition of a task with the grant of an earlier instance.
     #[must_use]
     pub fn definition_at(&self, index: u32, instance: InstanceId) -> Option<&Arc<TaskTemplate>> {
-        let own = self.asks.own_at(index, instance);
-        let grown = self.asks.grown(self.asked(index)?, own.scale);
+        let grown = self.grown(index, self.asks.own_at(index, instance));
         let grown = grown.map(|grown| &grown.task);
         grown.or_else(|| self.asked_definition(index))
+    }
+
+    /// Returns the template of a task that has grown to these factors.
+    fn grown(&self, index: u32, own: Factors) -> Option<&Arc<SharedTemplate>> {
+        let (id, task) = self.asked(index)?;
+        self.asks.grown(id, task, own.scale)
     }
 
     /// Returns the template of a task as requested.

@@ -28,7 +28,7 @@ fn in_the_way(bench: &Bench, job: JobId, worker: WorkerId, empty: u32) -> Vec<St
     let key = QueueKey::new(template.task.priority, template.class);
     let class = state.classes().get(template.class).expect("it is known");
     let worker = &state.workers()[&worker];
-    let found = hindrances(key, (0, &class.variants[0]), state.classes(), worker, empty);
+    let found = hindrances(key, 0, &class.variants[0], state.classes(), worker, empty);
     found.iter().map(Hindrance::to_string).collect()
 }
 
@@ -82,7 +82,7 @@ fn free_resources_are_kept_for_a_job_that_waits_on_the_worker_or_for_it() {
         let template = state.jobs()[&job].submits[0].template(0).expect("one");
         let class = state.classes().get(template.class).expect("it is known");
         let key = QueueKey::new(template.task.priority, template.class);
-        state.kept_for((key, &class.variants[0]), &state.workers()[&worker])
+        state.kept_for(key, &class.variants[0], &state.workers()[&worker])
     };
     assert_eq!(kept_for(&bench, small), Some((whole, false)));
     assert_eq!(kept_for(&bench, whole), None, "the cpus are in use");

@@ -190,7 +190,8 @@ impl fmt::Display for Hindrance {
 #[must_use]
 pub fn hindrances(
     key: QueueKey,
-    (number, demand): (u32, &VariantDemand),
+    number: u32,
+    demand: &VariantDemand,
     classes: &Classes,
     worker: &Worker,
     empty_nodes: u32,

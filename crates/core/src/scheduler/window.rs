@@ -63,16 +63,23 @@ pub struct Window {
     pub is_behind: bool,
 }
 
+/// The state that a round chooses its window from.
+#[derive(Clone, Copy)]
+pub(crate) struct WindowInput<'a> {
+    /// The ready tasks. [`ReadyQueue::follow`] must have been called.
+    pub(crate) ready: &'a ReadyQueue,
+    pub(crate) classes: &'a Classes,
+    pub(crate) workers: &'a BTreeMap<WorkerId, Worker>,
+    /// Whether the round plans multi-node tasks.
+    pub(crate) with_gangs: bool,
+    /// How many times the step limit is doubled.
+    pub(crate) widened: u32,
+    pub(crate) now: Time,
+}
+
 /// Chooses what a round examines. `rooms` contains the workers that may have room, in order.
-/// [`ReadyQueue::follow`] must be called first. `widened` is the number of times that the step
-/// limit is doubled.
-pub(crate) fn window(
-    ready: &ReadyQueue,
-    (classes, workers): (&Classes, &BTreeMap<WorkerId, Worker>),
-    rooms: impl Iterator<Item = WorkerId>,
-    (with_gangs, widened): (bool, u32),
-    now: Time,
-) -> Window {
+pub(crate) fn window(input: WindowInput<'_>, rooms: impl Iterator<Item = WorkerId>) -> Window {
+    let WindowInput { ready, workers, .. } = input;
     if ready.queue_count() <= QUEUES_SEEN_MAX {
         let queues = ready.counts_by_age();
         let most = (PAIRS_MAX / queues.len().max(1)).min(ROOMS_MAX);
@@ -80,7 +87,9 @@ pub(crate) fn window(
         // Workers that have room now come first. The others follow in the next rounds.
         if rooms.len() > most {
             let urgent = queues.iter().take(URGENT_MAX).map(|(key, _)| key.class);
-            let urgent: Vec<_> = urgent.filter_map(|class| classes.get(class)).collect();
+            let urgent: Vec<_> = urgent
+                .filter_map(|class| input.classes.get(class))
+                .collect();
             rooms = first_with_room(rooms, most, workers, &urgent);
         }
         return Window {
@@ -97,12 +106,9 @@ pub(crate) fn window(
         return Window::default();
     };
     let mut chooser = Chooser {
-        ready,
+        input,
         index,
-        classes,
-        with_gangs,
-        now,
-        steps: STEPS_MAX << widened.min(SEARCH_WIDENED_MAX),
+        steps: STEPS_MAX << input.widened.min(SEARCH_WIDENED_MAX),
         chosen: BTreeSet::new(),
         kinds: BTreeMap::new(),
         alike: BTreeMap::new(),
@@ -122,8 +128,8 @@ pub(crate) fn window(
         }
         seen.insert(id, chooser.look(worker));
     }
-    if with_gangs {
-        chooser.find_nodes(workers.values());
+    if input.with_gangs {
+        chooser.find_nodes();
     }
     Window {
         queues: ready.by_age(chooser.chosen.into_iter()),
@@ -174,11 +180,8 @@ struct Kind<'a> {
 type OfferKey<'a> = (&'a [Offer], &'a [i64]);
 
 struct Chooser<'a> {
-    ready: &'a ReadyQueue,
+    input: WindowInput<'a>,
     index: &'a RequestIndex,
-    classes: &'a Classes,
-    with_gangs: bool,
-    now: Time,
     steps: u32,
     chosen: BTreeSet<QueueKey>,
     kinds: BTreeMap<&'a [Offer], Kind<'a>>,
@@ -221,12 +224,17 @@ impl<'a> Chooser<'a> {
     fn find_fitting(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let mut plan = WorkerPlan::new(worker);
         // This round decides anew about reservations for multi-node tasks.
-        if self.with_gangs {
+        if self.input.with_gangs {
             plan.reserved = None;
         }
-        let ready = self.ready;
+        let WindowInput {
+            ready,
+            classes,
+            now,
+            ..
+        } = self.input;
         plan.note_reservations(|key| ready.count(key) > 0);
-        plan.reserve_for_overdue(self.classes, self.now);
+        plan.reserve_for_overdue(classes, now);
         let kind = self.kinds.get(worker.offers())?;
         let most = if worker.config.min_utilization > 0.0 {
             FITTING_DEMANDED
@@ -244,7 +252,7 @@ impl<'a> Chooser<'a> {
                     available: &available,
                     resource_weights: &kind.resource_weights,
                 },
-                time_left_ns: worker.remaining(self.now).map_or(u64::MAX, nanos),
+                time_left_ns: worker.remaining(now).map_or(u64::MAX, nanos),
             };
             let Some((key, number, class)) = search.next(&view, &mut self.steps) else {
                 // The steps are used up, so requests below this priority are unknown.
@@ -259,13 +267,13 @@ impl<'a> Chooser<'a> {
             // tasks is reserved.
             if level != Some(key.priority) {
                 level = Some(key.priority);
-                plan.enter(key, self.classes);
+                plan.enter(key, classes);
                 available = plan.available_all();
             }
             // The index may lag behind the queue, and it ignores fractions of items.
-            let fits = self.ready.count(key) > 0
+            let fits = ready.count(key) > 0
                 && class.variants.get(number as usize).is_some_and(|demand| {
-                    plan.room(demand) > 0 && plan.serves(key.class, number, demand, self.now)
+                    plan.room(demand) > 0 && plan.serves(key.class, number, demand, now)
                 });
             if fits {
                 self.chosen.insert(key);
@@ -282,7 +290,7 @@ impl<'a> Chooser<'a> {
     /// Finds requests to send ahead to a worker. Returns a value for [`SeenPriority::ahead`].
     fn find_ahead(&mut self, worker: &'a Worker) -> Option<Reverse<i32>> {
         let kind = self.kinds.get_mut(worker.offers())?;
-        let by_rate = worker.backlog_by_rate(self.now) as usize;
+        let by_rate = worker.backlog_by_rate(self.input.now) as usize;
         let wanted = by_rate.saturating_sub(worker.backlog_len());
         // This many requests are enough to choose from, even for a worker with an unknown rate.
         let wanted = wanted.clamp(AHEAD_MIN, AHEAD_MAX);
@@ -299,7 +307,7 @@ impl<'a> Chooser<'a> {
         while kind.ahead.len() < wanted
             && let Some((key, _, _)) = kind.search.next(&view, &mut self.steps)
         {
-            if self.ready.count(key) > 0 {
+            if self.input.ready.count(key) > 0 {
                 kind.ahead.push(key);
             }
         }
@@ -314,16 +322,18 @@ impl<'a> Chooser<'a> {
     }
 
     /// Chooses multi-node tasks: the most urgent ones for reservations, and feasible ones.
-    fn find_nodes(&mut self, workers: impl Iterator<Item = &'a Worker>) {
+    fn find_nodes(&mut self) {
+        let WindowInput { ready, workers, .. } = self.input;
         let mut empty: BTreeMap<&str, u32> = BTreeMap::new();
-        let able = workers.filter(|worker| worker.accepts_work() && worker.is_trusted());
+        let able = workers
+            .values()
+            .filter(|worker| worker.accepts_work() && worker.is_trusted());
         for worker in able.filter(|worker| worker.assigned().is_empty()) {
             *empty.entry(&worker.config.group).or_default() += 1;
         }
         let most = empty.into_values().max().unwrap_or(0);
-        self.chosen
-            .extend(self.ready.multi_node().take(MULTI_NODE_MAX));
-        let sizes = self.ready.multi_node_up_to(most).take(SIZES_MAX);
+        self.chosen.extend(ready.multi_node().take(MULTI_NODE_MAX));
+        let sizes = ready.multi_node_up_to(most).take(SIZES_MAX);
         // After very many large tasks, there may be a small one that can start.
         let mut able: Vec<QueueKey> = sizes.collect();
         able.sort_by_key(|key| key.priority);
@@ -431,8 +441,15 @@ mod tests {
 
         fn window(&mut self, rooms: impl Iterator<Item = WorkerId>, with_gangs: bool) -> Window {
             self.follow();
-            let cluster = (&self.classes, &self.workers);
-            window(&self.ready, cluster, rooms, (with_gangs, 0), Time(0))
+            let input = WindowInput {
+                ready: &self.ready,
+                classes: &self.classes,
+                workers: &self.workers,
+                with_gangs,
+                widened: 0,
+                now: Time(0),
+            };
+            window(input, rooms)
         }
     }
 

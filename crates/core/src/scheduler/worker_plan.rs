@@ -469,7 +469,7 @@ pub(crate) fn promote(worker: &mut Worker, classes: &Classes, now: Time) -> Vec<
         }
     }
     for (key, number, count) in promoted {
-        changed.extend(worker.promote_some(key, number, count, (classes, now)));
+        changed.extend(worker.promote_some(key, number, count, classes, now));
     }
     changed
 }

@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::dispatcher::Unqueued;
+use super::prepared::Prepared;
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
 use crate::bug;
 use crate::class::QueueKey;
-use crate::id::{JobId, TaskId};
+use crate::id::{JobId, TaskId, TaskKey};
 use crate::job::{Job, JobState, Submit, SubmitAt, TaskAt, TaskSlot};
 use crate::range::{IdArray, IdRange};
 use crate::task::{Phase, TaskState};
@@ -64,10 +65,10 @@ impl ServerState {
     pub(super) fn check_after(
         &self,
         job: JobId,
-        (after, is_again): (&[After], bool),
+        prepared: &Prepared,
         ids: &IdArray,
     ) -> Result<(), SubmitRefusal> {
-        for condition in after {
+        for condition in &prepared.spec.after {
             let awaited = self
                 .jobs
                 .get(condition.job)
@@ -85,7 +86,9 @@ impl ServerState {
             }
             // A task that does not exist never ends. In a repeated submit, the awaited tasks may
             // have ended and been forgotten.
-            if !is_again && let Some(task) = awaited.first_missing(ids) {
+            if !prepared.is_again
+                && let Some(task) = awaited.first_missing(ids)
+            {
                 return Err(SubmitRefusal::AfterNoTask(task, condition.job));
             }
         }
@@ -448,7 +451,7 @@ impl ServerState {
             }
             self.jobs.set_phase(at, Phase::Aborted);
             let job = self.jobs.get(id);
-            let Some(task) = job.and_then(|job| job.task_id(slot)) else {
+            let Some(TaskKey { task, .. }) = job.and_then(|job| job.key(slot)) else {
                 bug!("job {id} has no task at {slot:?}, but it is given up");
                 continue;
             };
@@ -490,7 +493,7 @@ impl ServerState {
                 if !after.is_each {
                     return !awaited.is_completed();
                 }
-                let task = job.task_id(slot).and_then(|task| awaited.find(task));
+                let task = job.key(slot).and_then(|key| awaited.find(key.task));
                 let phase = task.and_then(|slot| awaited.phase(slot));
                 phase.is_some_and(|phase| !phase.is_terminal())
             })

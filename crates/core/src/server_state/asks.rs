@@ -12,14 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ServerState;
-use super::dispatcher::Dispatcher;
 use super::offers::usable;
 use super::restore::RestoreError;
 use crate::ask::{Ask, Factors, Failed, Offered, ask, grow, had_most, is_predicted, learned};
 use crate::class::{ClassId, QueueKey};
 use crate::growth::{Grant, GrowSpec, Scale, memory, min_time};
 use crate::id::{InstanceId, JobId, TaskId, WorkerId};
-use crate::job::{Asks, Learned, SharedTemplate, SubmitAt, SubmitKind, TaskAt, TaskSlot};
+use crate::job::{Asks, Learned, SharedTemplate, SubmitAt, SubmitKind, TaskAt};
 use crate::outcome::Outcome;
 use crate::sizing::{FirstMemory, RETRIES, TASKS_MIN, coarse, memory_amount};
 use crate::template::TaskTemplate;
@@ -133,10 +132,10 @@ impl ServerState {
             // If no worker could run the tasks, they keep the lifetime that they have requested so
             // far.
             let most = Some(min_time(&had.task.requests)).filter(|time| !time.is_zero());
-            let template = self.asking(now, at, (&asked, own), most);
+            let template = self.asking(now, at, &asked, own, most);
             cost += 1;
             if template.id != had.id {
-                cost += self.move_queue(at, &had, (own, template)) / PIECES_PER_LOOK;
+                cost += self.move_queue(at, &had, own, template) / PIECES_PER_LOOK;
             }
         }
         cost
@@ -160,12 +159,7 @@ impl ServerState {
             }),
             lifetime_min: self.offers.lifetime_min(now, &self.workers),
         };
-        let submit = self
-            .jobs
-            .get_mut(at.job)?
-            .submits
-            .get_mut(at.number as usize)?;
-        let own = submit.asks.learned.as_mut()?;
+        let own = self.jobs.submit_mut(at)?.asks.learned.as_mut()?;
         own.ask = learned(&asked.task, &own.needs, offered, own.ask);
         own.note_looked_at();
         Some(own.factors())
@@ -178,7 +172,8 @@ impl ServerState {
         &mut self,
         now: Time,
         at: SubmitAt,
-        (asked, own): (&Arc<SharedTemplate>, Factors),
+        asked: &Arc<SharedTemplate>,
+        own: Factors,
         most: Option<Duration>,
     ) -> Arc<SharedTemplate> {
         let asks = self.jobs.submit(at).map(|submit| &submit.asks);
@@ -221,9 +216,9 @@ impl ServerState {
         &mut self,
         at: SubmitAt,
         had: &SharedTemplate,
-        (own, template): (Factors, Arc<SharedTemplate>),
+        own: Factors,
+        template: Arc<SharedTemplate>,
     ) -> usize {
-        let SubmitAt { job: id, number } = at;
         let from = QueueKey::new(had.task.priority, had.class);
         let Some(ready) = self.dispatcher.take_submit(from, at) else {
             return 0;
@@ -234,17 +229,11 @@ impl ServerState {
             learned.set(own, template);
         }
         let mut moved = Vec::new();
-        if let Some(job) = self.jobs.get(id)
-            && let Some(submit) = job.submits.get(number as usize)
-        {
+        if let Some(submit) = self.jobs.submit(at) {
             // Tasks with other factors may be in the same queue and stay there.
             let parts = ready.ranges();
             for (from, to) in parts.flat_map(|(from, to)| submit.asks.parts(from, to)) {
-                let slot = TaskSlot {
-                    submit: number,
-                    index: from,
-                };
-                moved.extend(Dispatcher::queue_key(job, slot).map(|key| (key, from..to)));
+                moved.extend(submit.queue_key(from).map(|key| (key, from..to)));
             }
         }
         let pieces = moved.len();
@@ -268,7 +257,7 @@ impl ServerState {
         own: Factors,
     ) -> Option<Arc<SharedTemplate>> {
         let asks = &self.jobs.submit(at)?.asks;
-        let special = asks.special((asked.id, &asked.task), own);
+        let special = asks.special(asked.id, &asked.task, own);
         Some(Arc::clone(special.unwrap_or(asked)))
     }
 }
@@ -284,7 +273,8 @@ impl ServerState {
         now: Option<Time>,
         at: TaskAt,
         from: InstanceId,
-        (worker, run): (WorkerId, Duration),
+        worker: WorkerId,
+        run: Duration,
     ) {
         let submit = self.jobs.submit(at.submit());
         let submit = submit.filter(|submit| submit.asks.learned.is_some());
@@ -303,7 +293,7 @@ impl ServerState {
         };
         if own.wanted > before.wanted && is_predicted(&asked.task) {
             // If no worker is left, the next one most likely has the same lifetime.
-            self.set_own(now, at, (from, own), Some(usable(limit)));
+            self.set_own(now, at, from, own, Some(usable(limit)));
         }
     }
 
@@ -345,7 +335,7 @@ impl ServerState {
         if scale == before {
             return None;
         }
-        let task = self.set_scale(Some(now), at, (next, scale))?;
+        let task = self.set_scale(Some(now), at, next, scale)?;
         Some(Grant {
             scale,
             memory: memory(&task.requests),
@@ -359,7 +349,8 @@ impl ServerState {
         &mut self,
         now: Time,
         at: TaskAt,
-        (had, outcome): (ClassId, &Outcome),
+        had: ClassId,
+        outcome: &Outcome,
     ) -> bool {
         let submit = self.jobs.submit(at.submit());
         let asked = submit.and_then(|submit| submit.asked_template(at.slot.index));
@@ -388,11 +379,12 @@ impl ServerState {
         &mut self,
         id: JobId,
         task: TaskId,
-        grown: (InstanceId, Scale),
+        from: InstanceId,
+        scale: Scale,
     ) -> Result<(), RestoreError> {
         let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
-        let set = self.set_scale(None, slot.of(id), grown);
+        let set = self.set_scale(None, slot.of(id), from, scale);
         set.map(|_| ()).ok_or(RestoreError::NoTask(id, task))
     }
 
@@ -402,7 +394,8 @@ impl ServerState {
         &mut self,
         now: Option<Time>,
         at: TaskAt,
-        (from, scale): (InstanceId, Scale),
+        from: InstanceId,
+        scale: Scale,
     ) -> Option<Arc<TaskTemplate>> {
         let submit = self.jobs.submit(at.submit())?;
         let asked = submit.asked_template(at.slot.index)?;
@@ -411,7 +404,7 @@ impl ServerState {
         let grown = self.make(at.submit(), &asked, grown);
         // With a different request, the task may no longer be cut off.
         let wanted = Duration::ZERO;
-        self.set_own(now, at, (from, Factors { scale, wanted }), None);
+        self.set_own(now, at, from, Factors { scale, wanted }, None);
         Some(Arc::clone(&grown.task))
     }
 
@@ -421,7 +414,8 @@ impl ServerState {
         &mut self,
         now: Option<Time>,
         at: TaskAt,
-        (from, own): (InstanceId, Factors),
+        from: InstanceId,
+        own: Factors,
         most: Option<Duration>,
     ) {
         let (at, index) = (at.submit(), at.slot.index);
@@ -431,10 +425,10 @@ impl ServerState {
             return;
         };
         let asks = self.asks_mut(at);
-        let is_new = asks.is_some_and(|asks| asks.set_own(&asked, (index, from), own));
+        let is_new = asks.is_some_and(|asks| asks.set_own(&asked, index, from, own));
         // Restored tasks are examined after all of them have been restored.
         if let Some(now) = now.filter(|_| is_new) {
-            let template = self.asking(now, at, (&asked, own), most);
+            let template = self.asking(now, at, &asked, own, most);
             let asks = self.asks_mut(at);
             if let Some(learned) = asks.and_then(|asks| asks.learned.as_mut()) {
                 learned.set(own, template);

@@ -167,10 +167,7 @@ pub(super) fn name_task(job: &Job, slot: TaskSlot) -> Option<NamedTask> {
 }
 
 pub(super) fn assignment(job: &Job, submit: u32, run: &Run, variant: u32) -> Assignment {
-    let found = job.submit(TaskSlot {
-        submit,
-        index: run.from,
-    });
+    let found = job.submit(TaskSlot::new(submit, run.from));
     let ids = found
         .map(|s| s.ids.slice(run.from, run.to))
         .unwrap_or_default();

@@ -96,8 +96,7 @@ impl ServerState {
         // Completions are handled first, because an ended task is not missing.
         self.on_report(ctx, id, report);
         // After this, each instance beyond the worker's remaining assignments is surplus.
-        self.kill_surplus(ctx, id, &held);
-        self.requeue_missing(ctx, id, &held);
+        self.compare_held(ctx, id, &held);
         self.stop_waiting_for(ctx, id, true);
         self.dispatcher.note_room(id);
         self.dispatcher.note_plans_changed();
@@ -135,32 +134,9 @@ impl ServerState {
             .is_some_and(|worker| reattach.number != 0 && reattach.number <= worker.registration())
     }
 
-    /// Kills instances that a worker has but should not have.
-    fn kill_surplus(
-        &self,
-        ctx: &mut Ctx<'_>,
-        id: WorkerId,
-        held: &BTreeSet<(TaskKey, InstanceId)>,
-    ) {
-        let Some(worker) = self.workers.get(id) else {
-            bug!("worker {id} is gone while it comes back");
-            return;
-        };
-        let is_due = |(task, instance): &(TaskKey, InstanceId)| {
-            worker
-                .assigned()
-                .get(task)
-                .filter(|assigned| assigned.instance == *instance)
-                .is_some_and(|assigned| self.holds(id, task.job, assigned).is_some())
-        };
-        let surplus: Vec<_> = held.iter().filter(|key| !is_due(key)).copied().collect();
-        if !surplus.is_empty() {
-            ctx.send(id, WorkerCommand::Kill(surplus));
-        }
-    }
-
-    /// Requeues tasks that a worker should have but does not have.
-    fn requeue_missing(
+    /// Kills instances that a worker has but should not have, and requeues tasks that it should
+    /// have but does not have.
+    fn compare_held(
         &mut self,
         ctx: &mut Ctx<'_>,
         id: WorkerId,
@@ -170,6 +146,14 @@ impl ServerState {
             bug!("worker {id} is gone while it comes back");
             return;
         };
+        let is_due = |(task, instance): &(TaskKey, InstanceId)| {
+            let assigned = worker.assignment(*task, *instance);
+            assigned.is_some_and(|assigned| self.holds(id, task.job, assigned).is_some())
+        };
+        let surplus: Vec<_> = held.iter().filter(|key| !is_due(key)).copied().collect();
+        if !surplus.is_empty() {
+            ctx.send(id, WorkerCommand::Kill(surplus));
+        }
         let missing: Vec<(TaskKey, InstanceId)> = worker
             .assigned()
             .iter()
@@ -192,11 +176,7 @@ impl ServerState {
                 Some(Phase::Running) => {
                     // The task ran and left no trace, so the next attempt must have another
                     // instance number.
-                    let job = self.jobs.get_mut(task.job);
-                    if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
-                        record.supersede();
-                    }
-                    self.note_requeued(ctx, at, None);
+                    self.supersede(ctx, at);
                     self.requeue(ctx, at);
                 }
                 Some(_) => {

@@ -88,7 +88,8 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         id: JobId,
-        (tasks, keep_running): (&IdArray, bool),
+        tasks: &IdArray,
+        keep_running: bool,
     ) -> Selected<JobResult> {
         let Some(job) = self.jobs.get(id) else {
             return Selected {
@@ -103,14 +104,13 @@ impl ServerState {
         let (mut canceled, mut slots, mut over) = (Vec::new(), Vec::new(), 0);
         let mut killed = BTreeMap::<WorkerId, Vec<(TaskKey, InstanceId)>>::new();
         for (task, slot) in &found {
-            let (key, at) = (TaskKey::new(id, *task), slot.of(id));
+            let at = slot.of(id);
             match self.jobs.phase(at) {
                 Some(Phase::Running) if keep_running => continue,
                 Some(Phase::Waiting) => self.leave_queue(at),
                 Some(Phase::Queued | Phase::Placed | Phase::Running) => {
-                    let holder = self.holder(at);
-                    if let Some((worker, instance)) = holder {
-                        killed.entry(worker).or_default().push((key, instance));
+                    if let Some((worker, task)) = self.holder(at) {
+                        killed.entry(worker).or_default().push(task);
                     }
                 }
                 None | Some(Phase::Finished | Phase::Failed | Phase::Canceled | Phase::Aborted) => {
@@ -164,13 +164,7 @@ impl ServerState {
             if !self.jobs.phase(at).is_some_and(Phase::is_sent) {
                 continue;
             }
-            let task = self.jobs.get(id).and_then(|job| job.task_id(*slot));
-            let holder = self.holder(at);
-            sent.extend(
-                holder
-                    .zip(task)
-                    .map(|((worker, instance), task)| (worker, (TaskKey::new(id, task), instance))),
-            );
+            sent.extend(self.holder(at));
             // That instance is void, so the task waits like the other dependents.
             self.jobs.set_phase(at, Phase::Waiting);
         }
@@ -217,8 +211,7 @@ impl ServerState {
             });
             match holder {
                 Some((worker, instance)) => {
-                    let key = TaskKey::new(id, TaskId(task));
-                    signaled.entry(worker).or_default().push((key, instance));
+                    signaled.entry(worker).or_default().push(instance);
                     sent.push(task);
                 }
                 None => unable.push(task),
@@ -227,18 +220,21 @@ impl ServerState {
         for (worker, tasks) in signaled {
             ctx.send(worker, WorkerCommand::Signal(tasks, signal));
         }
-        let ids = |ids: Vec<u32>| IdArray::from_sorted(ids).unwrap_or_default();
+        let sorted = |mut ids: Vec<u32>| {
+            ids.sort_unstable();
+            IdArray::from_sorted(ids).unwrap_or_default()
+        };
         Signaled {
-            sent: ids(sent),
-            unable: ids(unable),
+            sent: sorted(sent),
+            unable: sorted(unable),
         }
     }
 
     /// Returns the connected worker with the current instance of a task, and the instance.
-    fn holder(&self, at: TaskAt) -> Option<(WorkerId, InstanceId)> {
-        let record = self.jobs.get(at.job)?.record(at.slot)?;
+    fn holder(&self, at: TaskAt) -> Option<(WorkerId, (TaskKey, InstanceId))> {
+        let (task, record) = self.jobs.dispatched(at)?;
         let worker = self.workers.get(record.worker())?;
-        Some((worker.id, record.instance()))
+        Some((worker.id, (task, record.instance())))
     }
 
     /// Ends every unfinished task of a job, in any state.

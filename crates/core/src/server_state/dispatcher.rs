@@ -27,9 +27,9 @@ use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
 use crate::scheduler::queue::{ReadyQueue, TakenRange};
 use crate::scheduler::solve::{GangStart, Placement, RoundInput, RoundPlan, solve};
-use crate::scheduler::window::{Window, window};
+use crate::scheduler::window::{Window, WindowInput, window};
 use crate::time::Time;
-use crate::worker::{Worker, Workers};
+use crate::worker::{LostWorker, Worker, Workers};
 
 /// The size of a portion, in examined tasks of graphs, tasks removed from the queue, submits or
 /// jobs. Each takes about 2 µs.
@@ -291,14 +291,11 @@ impl Dispatcher {
     }
 
     /// Forgets a worker that has ended, with its reservations.
-    pub(super) fn forget_worker(
-        &mut self,
-        worker: WorkerId,
-        reservations: impl Iterator<Item = QueueKey>,
-    ) {
+    pub(super) fn forget_worker(&mut self, lost: &LostWorker) {
         self.note_plans_changed();
-        self.triggers.forget(worker);
-        self.reservations.forget(worker, reservations);
+        self.triggers.forget(lost.id);
+        let reservations = lost.reservations.iter().copied();
+        self.reservations.forget(lost.id, reservations);
     }
 
     /// Notes that a worker may have room.
@@ -354,9 +351,15 @@ impl Dispatcher {
             let reserved = self.reservations.reserved().iter().copied();
             self.triggers.note_rooms(reserved);
         }
-        let cluster = (&self.classes, workers.live());
-        let how = (with_gangs, self.triggers.search_widened());
-        let mut window = window(&self.ready, cluster, self.triggers.rooms(), how, now);
+        let input = WindowInput {
+            ready: &self.ready,
+            classes: &self.classes,
+            workers: workers.live(),
+            with_gangs,
+            widened: self.triggers.search_widened(),
+            now,
+        };
+        let mut window = window(input, self.triggers.rooms());
         // Nothing may overtake tasks that are still entering the queue.
         self.narrow(&mut window);
         let plan = solve(&RoundInput {

@@ -15,7 +15,7 @@ use crate::retry::RetrySpec;
 use crate::task::{Phase, TaskEnd, TaskRecord};
 use crate::template::CrashLimit;
 use crate::time::Now;
-use crate::worker::{Assigned, Worker};
+use crate::worker::{Assigned, LostWorker, Worker};
 
 impl ServerState {
     /// Removes a worker. Its tasks are requeued or fail, and the worker remains listed.
@@ -35,42 +35,22 @@ impl ServerState {
             bug!("worker {id} is lost, but is not live");
             return;
         };
-        // The end of a server does not count as a crash of its tasks.
-        let is_crash = reason.is_crash() && !lost.was_restored;
         ctx.persist(ChangeKind::WorkerLost { worker: id, reason });
         ctx.emit(Effect::DropWorker(id));
         self.note_worker_of_queue(ctx, id);
         self.note_leaver(id);
         self.offers.forget();
         self.learning.note_offers(ctx.now.mono);
-        self.dispatcher
-            .forget_worker(id, lost.reservations.into_iter());
+        self.dispatcher.forget_worker(&lost);
         let mut touched = BTreeSet::new();
-        for (task, assigned) in lost.tasks {
+        for (task, assigned) in &lost.tasks {
             // Without its root, a multi-node task has ended, so its other nodes are free.
-            self.release_gang(ctx, task);
-            let record = self
-                .jobs
-                .get(task.job)
-                .and_then(|job| job.record(assigned.slot));
-            let phase = record
-                .filter(|r| r.worker() == id && r.instance() == assigned.instance)
-                .map(TaskRecord::phase);
-            match phase {
-                Some(phase @ (Phase::Queued | Phase::Placed | Phase::Running)) => {
-                    if phase == Phase::Running && reason.is_end_of_life() {
-                        self.count_cut_off(ctx.now, task.job, &assigned);
-                    }
-                    self.on_task_lost(ctx, id, (task, &assigned, phase), (reason, is_crash));
+            self.release_gang(ctx, *task);
+            if let Some(phase) = self.holds(id, task.job, assigned) {
+                if phase == Phase::Running && reason.is_end_of_life() {
+                    self.count_cut_off(ctx.now, task.job, assigned);
                 }
-                Some(
-                    Phase::Waiting
-                    | Phase::Finished
-                    | Phase::Failed
-                    | Phase::Canceled
-                    | Phase::Aborted,
-                )
-                | None => {}
+                self.on_task_lost(ctx, &lost, *task, assigned, phase);
             }
             touched.insert(task.job);
         }
@@ -101,9 +81,10 @@ impl ServerState {
     fn on_task_lost(
         &mut self,
         ctx: &mut Ctx<'_>,
-        worker: WorkerId,
-        (task, assigned, phase): (TaskKey, &Assigned, Phase),
-        (reason, is_crash): (LostReason, bool),
+        lost: &LostWorker,
+        task: TaskKey,
+        assigned: &Assigned,
+        phase: Phase,
     ) {
         let (id, slot) = (task.job, assigned.slot);
         let at = slot.of(id);
@@ -111,44 +92,37 @@ impl ServerState {
             bug!("job {id} is gone, but a lost worker had a task of it");
             return;
         };
-        let limit = job
-            .submit(slot)
-            .and_then(|submit| submit.definition(slot.index))
-            .map_or(CrashLimit::default(), |task| task.crash_limit);
+        let definition = self.jobs.definition(at);
+        let limit = definition.map_or(CrashLimit::default(), |task| task.crash_limit);
         if phase != Phase::Running {
             let is_suspect = phase == Phase::Placed || job.was_lost(slot);
             // The user permits at most one start, and no start was reported.
-            if !is_crash || !is_suspect || limit == CrashLimit::NeverRestart {
+            if !lost.is_crash() || !is_suspect || limit == CrashLimit::NeverRestart {
                 // The task may still run there, so the next start gets another instance number.
                 self.requeue_unstarted(ctx, at, true);
                 return;
             }
-            let record = job.record(slot);
-            let started = record.and_then(TaskRecord::started);
-            self.note_start(ctx, worker, task, assigned, started.unwrap_or(ctx.now.wall));
+            let started = job.record(slot).and_then(TaskRecord::started);
+            let started = started.unwrap_or(ctx.now.wall);
+            self.note_start(ctx, lost.id, task, assigned, started);
             self.jobs.set_phase(at, Phase::Running);
         }
-        self.on_started_task_lost(ctx, at, limit, (reason, is_crash));
+        self.on_started_task_lost(ctx, lost, at, limit);
     }
 
     fn on_started_task_lost(
         &mut self,
         ctx: &mut Ctx<'_>,
+        lost: &LostWorker,
         at: TaskAt,
         limit: CrashLimit,
-        (reason, is_crash): (LostReason, bool),
     ) {
-        let TaskAt { job: id, slot } = at;
-        let Some(job) = self.jobs.get_mut(id) else {
-            bug!("job {id} is gone, but a task of it ran on a lost worker");
-            return;
-        };
-        let Some(record) = job.touch(slot) else {
-            bug!("job {id} has no record of its task at {slot:?}, which ran on a lost worker");
+        let Some(record) = self.jobs.touch(at) else {
+            bug!("there is no record of {at:?}, which ran on a lost worker");
             return;
         };
         // Only losses that the task may have caused count toward its limit.
-        let crashes = if is_crash {
+        let crashes = if lost.is_crash() {
             record.count_crash()
         } else {
             record.crash_count()
@@ -166,7 +140,7 @@ impl ServerState {
             CrashLimit::NeverRestart => {
                 Some("Task was running on a lost worker while never restart flag was set.".into())
             }
-            CrashLimit::Max(max) if is_crash && crashes >= max => Some(format!(
+            CrashLimit::Max(max) if lost.is_crash() && crashes >= max => Some(format!(
                 "Task was running on a worker that was lost; the task has occurred {crashes} times \
                  in this situation and limit was reached."
             )),
@@ -184,15 +158,13 @@ impl ServerState {
                 }
             }
             None => {
-                let worker = record.worker();
                 let next = record.instance().next();
-                job.record_attempt(slot, lost_end(reason.attempt_error().into()));
-                self.note_requeued(ctx, at, None);
-                if reason.is_end_of_life() {
-                    let cut_off = (worker, ctx.now.wall.since(started));
-                    self.note_cut_off(Some(ctx.now.mono), at, next, cut_off);
+                if lost.reason.is_end_of_life() {
+                    let run = ctx.now.wall.since(started);
+                    self.note_cut_off(Some(ctx.now.mono), at, next, lost.id, run);
                 }
-                self.requeue(ctx, at);
+                let end = lost_end(lost.reason.attempt_error().into());
+                self.run_again(ctx, at, end);
             }
         }
     }

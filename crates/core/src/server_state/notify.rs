@@ -14,7 +14,8 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         key: NoticeKey,
-        (attempts, error): (u32, Option<Box<str>>),
+        attempts: u32,
+        error: Option<Box<str>>,
     ) {
         let job = self.jobs.get_mut(key.job);
         let notice = job.and_then(|job| job.notices.get_mut(key.number as usize));

@@ -69,11 +69,7 @@ impl ServerState {
     pub(super) fn supersede_unseen(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
         let slots = self.jobs.get(id).map_or_else(Vec::new, Job::unseen_origins);
         for slot in slots {
-            let record = self.jobs.get_mut(id).and_then(|job| job.touch(slot));
-            if let Some(record) = record {
-                record.supersede();
-            }
-            self.note_requeued(ctx, slot.of(id), None);
+            self.supersede(ctx, slot.of(id));
         }
     }
 }

@@ -29,13 +29,13 @@ use super::{ChangeKind, Ctx, ServerState, WorkerCommand};
 use crate::class::{Class, QueueKey};
 use crate::diagnosis::{Blame, Peers};
 use crate::id::{TaskKey, WorkerId};
-use crate::job::TaskSlot;
+use crate::job::TaskAt;
 use crate::outcome::Outcome;
 use crate::quarantine::{Quarantine, QuarantineMode};
 use crate::task::{ATTEMPTS_KEPT_MAX, TaskEnd};
 use crate::template::CrashLimit;
 use crate::time::{Now, Time, Timestamp};
-use crate::worker::{Duty, Standing, Worker};
+use crate::worker::{Assigned, Duty, Standing, Worker};
 
 /// The number of uncounted attempts per task. It is more than one, because two nodes may be broken.
 /// It is small, because a faulty task fails that many more times.
@@ -212,9 +212,11 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         id: WorkerId,
-        (task, slot, key): (TaskKey, TaskSlot, QueueKey),
+        task: TaskKey,
+        assigned: &Assigned,
         end: &TaskEnd,
     ) -> bool {
+        let (slot, key) = (assigned.slot, assigned.key);
         let class = self.dispatcher.class(key);
         let is_off =
             self.suspicions.mode == QuarantineMode::Off && self.suspicions.cases.is_empty();
@@ -228,7 +230,7 @@ impl ServerState {
         };
         self.suspicions.blame.note(id, task.job, is_bad);
         if !self.suspicions.cases.is_empty() {
-            self.settle_pending(ctx, (task, id), is_bad);
+            self.settle_pending(ctx, task, id, is_bad);
         }
         if !is_bad {
             self.note_good(ctx, id);
@@ -241,7 +243,7 @@ impl ServerState {
         self.note_bad(ctx, id, key, end);
         let is_trusted = self.workers.get(id).is_none_or(Worker::is_trusted);
         let may_go_on = !is_trusted && self.is_tried_elsewhere(ctx.now.mono, id, key);
-        if !may_go_on || !self.may_be_uncharged(task, slot) {
+        if !may_go_on || !self.may_be_uncharged(slot.of(task.job)) {
             return false;
         }
         let case = self.suspicions.cases.get_mut(&id);
@@ -252,18 +254,12 @@ impl ServerState {
     }
 
     /// Reruns a task as if its last attempt had not happened.
-    pub(super) fn run_again(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        task: TaskKey,
-        slot: TaskSlot,
-        end: TaskEnd,
-    ) {
-        if let Some(job) = self.jobs.get_mut(task.job) {
-            job.record_attempt(slot, end);
+    pub(super) fn run_again(&mut self, ctx: &mut Ctx<'_>, at: TaskAt, end: TaskEnd) {
+        if let Some(job) = self.jobs.get_mut(at.job) {
+            job.record_attempt(at.slot, end);
         }
-        self.note_requeued(ctx, slot.of(task.job), None);
-        self.requeue(ctx, slot.of(task.job));
+        self.note_requeued(ctx, at, None);
+        self.requeue(ctx, at);
     }
 
     /// Returns whether failures on a worker are tried elsewhere before they count. This is the case
@@ -278,14 +274,13 @@ impl ServerState {
             && class.is_some_and(|class| self.others(id).any(|other| can_run(other, class, now)))
     }
 
-    fn may_be_uncharged(&self, task: TaskKey, slot: TaskSlot) -> bool {
-        let job = self.jobs.get(task.job);
-        let found = job.and_then(|job| {
-            let submit = job.submit(slot)?;
-            let limit = submit.definition(slot.index)?.crash_limit;
-            let record = job.record(slot)?;
+    fn may_be_uncharged(&self, at: TaskAt) -> bool {
+        let (submit, index) = (self.jobs.submit(at.submit()), at.slot.index);
+        let found = submit.and_then(|submit| {
+            let limit = submit.definition(index)?.crash_limit;
+            let record = submit.tasks.record(index)?;
             let counted = usize::from(record.retry_count()) + record.crash_count() as usize;
-            Some((limit, submit.tasks.attempts(slot.index).len(), counted))
+            Some((limit, submit.tasks.attempts(index).len(), counted))
         });
         // The user permits at most one start. Attempts are stored, so the limit outlives the
         // server. If there are very many attempts, only the latest are kept, and the number of
@@ -304,7 +299,7 @@ impl ServerState {
     }
 
     /// Handles the outcome of a task on another worker, after it failed on suspected workers.
-    fn settle_pending(&mut self, ctx: &mut Ctx<'_>, (task, id): (TaskKey, WorkerId), is_bad: bool) {
+    fn settle_pending(&mut self, ctx: &mut Ctx<'_>, task: TaskKey, id: WorkerId, is_bad: bool) {
         let is_trusted = self.workers.get(id).is_some_and(Worker::is_trusted);
         let cases = self.suspicions.cases.iter_mut();
         let others = cases.filter(|(suspect, _)| **suspect != id);

@@ -146,10 +146,14 @@ pub(super) fn listed(job: &Job) -> usize {
 /// Returns the specs of all submits of a job.
 #[must_use]
 pub fn specs(job: &Job) -> Vec<SubmitSpec> {
-    let all = Choice::States(Vec::new());
-    let submits = job.submits.iter().enumerate();
-    let specs = submits.map(|(number, submit)| {
-        let body = body(job, (number, submit), &all, &|_| false);
+    let all = Selection {
+        job,
+        choice: &Choice::States(Vec::new()),
+        added_again: Vec::new(),
+    };
+    let submits = job.submits.iter().zip(0..);
+    let specs = submits.map(|(submit, number)| {
+        let body = all.body(number, submit);
         // All tasks are included, and so are all dependencies.
         let (body, _) = body.unwrap_or_else(|_| {
             crate::bug!(
@@ -203,32 +207,33 @@ pub(super) enum Choice {
 
 impl Choice {
     /// Returns whether the task at a position of a submit is chosen.
-    fn has(&self, (submit, index): (usize, u32), phase: Phase) -> bool {
+    fn has(&self, slot: TaskSlot, phase: Phase) -> bool {
         match self {
             Self::States(states) => states.is_empty() || states.contains(&phase.state()),
             Self::Positions(positions) => positions
-                .get(submit)
-                .is_some_and(|chosen| chosen.contains(index)),
+                .get(slot.submit as usize)
+                .is_some_and(|chosen| chosen.contains(slot.index)),
         }
     }
 
     fn has_slot(&self, job: &Job, slot: TaskSlot) -> bool {
-        let at = (slot.submit as usize, slot.index);
-        job.phase(slot).is_some_and(|phase| self.has(at, phase))
+        job.phase(slot).is_some_and(|phase| self.has(slot, phase))
     }
 
     /// Returns the chosen positions of a submit, with neighboring positions merged.
-    fn ranges(&self, (number, submit): (usize, &Submit)) -> Vec<(u32, u32)> {
+    fn ranges(&self, number: u32, submit: &Submit) -> Vec<(u32, u32)> {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         if let Self::Positions(positions) = self {
-            let chosen = positions.get(number).into_iter().flat_map(IndexSet::ranges);
+            let chosen = positions.get(number as usize);
+            let chosen = chosen.into_iter().flat_map(IndexSet::ranges);
             let length = submit.ids.len();
             let chosen = chosen.map(|(from, to)| (from, to.min(length)));
             return chosen.filter(|(from, to)| from < to).collect();
         }
         for (from, to, phase) in submit.tasks.runs(0, submit.tasks.len()) {
+            let slot = TaskSlot::new(number, from);
             match ranges.last_mut() {
-                _ if !self.has((number, from), phase) => {}
+                _ if !self.has(slot, phase) => {}
                 Some((_, end)) if *end == from => *end = to,
                 _ => ranges.push((from, to)),
             }
@@ -239,12 +244,17 @@ impl Choice {
 
 /// Returns a spec for each submit with chosen tasks, and the number of chosen tasks.
 fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRefusal> {
-    let added_again = added_again(job, choice);
-    let is_added_again = |number: usize| added_again.get(number) == Some(&true);
+    let selection = Selection {
+        job,
+        choice,
+        added_again: added_again(job, choice),
+    };
     let mut specs = Vec::new();
-    let submits = job.submits.iter().enumerate();
-    for (number, submit) in submits.filter(|(number, _)| !is_added_again(*number)) {
-        let (body, count) = body(job, (number, submit), choice, &is_added_again)?;
+    for (submit, number) in job.submits.iter().zip(0..) {
+        if selection.is_added_again(number) {
+            continue;
+        }
+        let (body, count) = selection.body(number, submit)?;
         // No task of this submit is chosen, so the submit is not part of the new job.
         if count == 0 {
             continue;
@@ -274,31 +284,109 @@ fn added_again(job: &Job, choice: &Choice) -> Vec<bool> {
     again
 }
 
-/// Returns the chosen tasks of a submit and their number.
-fn body(
-    job: &Job,
-    (number, submit): (usize, &Submit),
-    choice: &Choice,
-    is_added_again: &dyn Fn(usize) -> bool,
-) -> Result<(SubmitBody, u32), SubmitRefusal> {
-    Ok(match &submit.kind {
-        SubmitKind::Array { asked, entries, .. } => {
-            let chosen = choice.ranges((number, submit));
-            let (ids, entries) = select_array(submit, entries.as_ref(), &chosen);
-            let count = ids.len();
-            let array = ArraySpec {
-                ids: ArrayIds::Given(ids),
-                entries,
-                template: asked.clone(),
+/// The tasks of a job that are resubmitted.
+struct Selection<'a> {
+    job: &'a Job,
+    choice: &'a Choice,
+    /// The result of [`added_again`]. Missing submits are not added again.
+    added_again: Vec<bool>,
+}
+
+impl Selection<'_> {
+    fn is_added_again(&self, submit: u32) -> bool {
+        self.added_again.get(submit as usize) == Some(&true)
+    }
+
+    /// Returns the chosen tasks of a submit and their number.
+    fn body(&self, number: u32, submit: &Submit) -> Result<(SubmitBody, u32), SubmitRefusal> {
+        Ok(match &submit.kind {
+            SubmitKind::Array { asked, entries, .. } => {
+                let chosen = self.choice.ranges(number, submit);
+                let (ids, entries) = select_array(submit, entries.as_ref(), &chosen);
+                let count = ids.len();
+                let array = ArraySpec {
+                    ids: ArrayIds::Given(ids),
+                    entries,
+                    template: asked.clone(),
+                };
+                (SubmitBody::Array(array), count)
+            }
+            SubmitKind::Graph { .. } => {
+                let graph = self.graph(number, submit)?;
+                let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
+                (SubmitBody::Graph(graph), count)
+            }
+        })
+    }
+
+    /// Returns the chosen tasks of a graph. Their dependencies must be done or chosen as well.
+    fn graph(&self, number: u32, submit: &Submit) -> Result<GraphSpec, SubmitRefusal> {
+        let (job, choice) = (self.job, self.choice);
+        let SubmitKind::Graph {
+            templates,
+            template_of,
+            graph,
+            ..
+        } = &submit.kind
+        else {
+            return Ok(GraphSpec {
+                templates: Vec::new(),
+                tasks: Vec::new(),
+            });
+        };
+        let phase = |index: u32| submit.tasks.phase(index).unwrap_or(Phase::Aborted);
+        let is_chosen = |index: u32| {
+            let slot = TaskSlot::new(number, index);
+            choice.has(slot, phase(index))
+        };
+        let id = |index: u32| TaskId(submit.ids.get(index).unwrap_or_default());
+        // A client that chose individual tasks knows that the other tasks need not run.
+        let is_done = |phase: Option<Phase>| match choice {
+            Choice::States(_) => phase == Some(Phase::Finished),
+            Choice::Positions(_) => true,
+        };
+        let mut tasks = Vec::new();
+        for index in graph.order().iter().copied().filter(|i| is_chosen(*i)) {
+            let mut deps = Vec::new();
+            let same = graph.deps(index).iter().copied();
+            // A task that does not exist when the job is submitted cannot be a dependency.
+            let is_added_again = |task: &TaskId| {
+                job.find(*task)
+                    .is_some_and(|slot| self.is_added_again(slot.submit))
             };
-            (SubmitBody::Array(array), count)
+            if let Some(dep) = submit.earlier_deps(index).find(is_added_again) {
+                return Err(SubmitRefusal::DependencyAddedAgain(id(index), dep));
+            }
+            let earlier = submit.earlier_deps(index).map(|task| {
+                let slot = job.find(task);
+                let phase = slot.and_then(|slot| job.phase(slot));
+                (
+                    task,
+                    phase,
+                    slot.is_some_and(|slot| choice.has_slot(job, slot)),
+                )
+            });
+            let same = same.map(|dep| (id(dep), Some(phase(dep)), is_chosen(dep)));
+            for (dep, phase, is_chosen) in same.chain(earlier) {
+                // A finished dependency need not run again. Any other dependency must be chosen as
+                // well.
+                if is_chosen {
+                    deps.push(dep);
+                } else if !is_done(phase) {
+                    return Err(SubmitRefusal::DependencyNotChosen(id(index), dep));
+                }
+            }
+            tasks.push(GraphTask {
+                id: id(index),
+                template: template_of.get(index as usize).copied().unwrap_or_default(),
+                deps,
+            });
         }
-        SubmitKind::Graph { .. } => {
-            let graph = select_graph(job, (number, submit), choice, is_added_again)?;
-            let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
-            (SubmitBody::Graph(graph), count)
-        }
-    })
+        Ok(GraphSpec {
+            templates: templates.to_vec(),
+            tasks,
+        })
+    }
 }
 
 /// Returns the spec of a submit that contains some of the tasks of another submit.
@@ -348,74 +436,4 @@ fn select_array(
         Entries::new(texts.concat(), lengths)
     });
     (IdArray::new(ids).unwrap_or_default(), entries.flatten())
-}
-
-/// Returns the chosen tasks of a graph. Their dependencies must be done or chosen as well.
-fn select_graph(
-    job: &Job,
-    (number, submit): (usize, &Submit),
-    choice: &Choice,
-    is_added_again: &dyn Fn(usize) -> bool,
-) -> Result<GraphSpec, SubmitRefusal> {
-    let SubmitKind::Graph {
-        templates,
-        template_of,
-        graph,
-        ..
-    } = &submit.kind
-    else {
-        return Ok(GraphSpec {
-            templates: Vec::new(),
-            tasks: Vec::new(),
-        });
-    };
-    let phase = |index: u32| submit.tasks.phase(index).unwrap_or(Phase::Aborted);
-    let is_chosen = |index: u32| choice.has((number, index), phase(index));
-    let id = |index: u32| TaskId(submit.ids.get(index).unwrap_or_default());
-    // A client that chose individual tasks knows that the other tasks need not run.
-    let is_done = |phase: Option<Phase>| match choice {
-        Choice::States(_) => phase == Some(Phase::Finished),
-        Choice::Positions(_) => true,
-    };
-    let mut tasks = Vec::new();
-    for index in graph.order().iter().copied().filter(|i| is_chosen(*i)) {
-        let mut deps = Vec::new();
-        let same = graph.deps(index).iter().copied();
-        // A task that does not exist when the job is submitted cannot be a dependency.
-        let is_added_again = |task: &TaskId| {
-            job.find(*task)
-                .is_some_and(|slot| is_added_again(slot.submit as usize))
-        };
-        if let Some(dep) = submit.earlier_deps(index).find(is_added_again) {
-            return Err(SubmitRefusal::DependencyAddedAgain(id(index), dep));
-        }
-        let earlier = submit.earlier_deps(index).map(|task| {
-            let slot = job.find(task);
-            let phase = slot.and_then(|slot| job.phase(slot));
-            (
-                task,
-                phase,
-                slot.is_some_and(|slot| choice.has_slot(job, slot)),
-            )
-        });
-        let same = same.map(|dep| (id(dep), Some(phase(dep)), is_chosen(dep)));
-        for (dep, phase, is_chosen) in same.chain(earlier) {
-            // A finished dependency need not run again. Any other dependency must be chosen as
-            // well.
-            if is_chosen {
-                deps.push(dep);
-            } else if !is_done(phase) {
-                return Err(SubmitRefusal::DependencyNotChosen(id(index), dep));
-            }
-        }
-        tasks.push(GraphTask {
-            id: id(index),
-            template: template_of.get(index as usize).copied().unwrap_or_default(),
-            deps,
-        });
-    }
-    Ok(GraphSpec {
-        templates: templates.to_vec(),
-        tasks,
-    })
 }

@@ -369,8 +369,8 @@ impl ServerState {
         let job = self.jobs.get(id).ok_or(RestoreError::NoJob(id))?;
         let slot = job.find(task).ok_or(RestoreError::NoTask(id, task))?;
         if attempt.end.outcome.is_cut_off() {
-            let cut_off = (attempt.worker, attempt.end.run);
-            self.note_cut_off(None, slot.of(id), attempt.instance.next(), cut_off);
+            let next = attempt.instance.next();
+            self.note_cut_off(None, slot.of(id), next, attempt.worker, attempt.end.run);
         }
         if let Some(job) = self.jobs.get_mut(id) {
             job.restore_attempt(slot, attempt);

@@ -142,7 +142,7 @@ impl ServerState {
         // All submits of a job share its name and limits.
         let job = self.jobs.get(old).ok_or(SubmitRefusal::JobNotFound(old))?;
         let (name, max_fails) = (job.name.clone(), job.max_fails);
-        self.new_open_job(ctx, name, max_fails, None)
+        self.open_job(ctx, name, max_fails, None)
     }
 }
 

@@ -90,7 +90,8 @@ impl Takers {
     /// take there.
     fn find(
         &mut self,
-        (now, workers): (Time, &Workers),
+        now: Time,
+        workers: &Workers,
         id: ClassId,
         class: &Class,
     ) -> Option<(usize, i64)> {
@@ -296,7 +297,7 @@ fn worth_retracting(
             bug!("task {task} has no request class");
             break;
         };
-        let Some((at, units)) = takers.find((now, workers), assigned.key.class, class) else {
+        let Some((at, units)) = takers.find(now, workers, assigned.key.class, class) else {
             // No worker has room for this task. The tasks before it start sooner and are not worth
             // another search.
             break;

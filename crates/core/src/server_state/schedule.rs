@@ -59,15 +59,15 @@ impl ServerState {
         if !phase.is_some_and(Phase::is_sent) {
             return;
         }
-        let job = self.jobs.get_mut(task.job);
-        if let Some(record) = job.and_then(|job| job.touch(assigned.slot)) {
+        let at = assigned.slot.of(task.job);
+        if let Some(record) = self.jobs.touch(at) {
             record.place(now.wall);
         }
         let phase = match assigned.placed {
             true => Phase::Placed,
             false => Phase::Queued,
         };
-        self.jobs.set_phase(assigned.slot.of(task.job), phase);
+        self.jobs.set_phase(at, phase);
     }
 
     /// Dispatches the tasks of a round. Returns whether there were any.
@@ -123,10 +123,7 @@ impl ServerState {
                 count: 1,
                 placed: true,
             };
-            let slot = TaskSlot {
-                submit: range.submit,
-                index: range.from,
-            };
+            let slot = TaskSlot::new(range.submit, range.from);
             let mut batch = AssignBatch::new(self.dispatcher.assign_limit());
             // Only the root gets the command, with the names of all nodes.
             self.hand_out(ctx.now, &placement, range, &mut batch);
@@ -139,11 +136,10 @@ impl ServerState {
                 continue;
             };
             job.set_nodes(slot, &gang.workers);
-            let Some(id) = job.task_id(slot) else {
+            let Some(task) = job.key(slot) else {
                 bug!("job {} has no task at {slot:?}, but it starts", range.job);
                 continue;
             };
-            let task = TaskKey::new(range.job, id);
             let instance = job.instance(slot);
             let assigned = ChangeKind::NodesAssigned {
                 task,
@@ -202,10 +198,7 @@ impl ServerState {
         let keeper = keeps_ends.then_some(placement.worker);
         let mut runs: Vec<Run> = Vec::new();
         for index in range.from..range.to {
-            let slot = TaskSlot {
-                submit: range.submit,
-                index,
-            };
+            let slot = TaskSlot::new(range.submit, index);
             let Some(named) = name_task(job, slot) else {
                 bug!("job {} has no task at {slot:?}, but it is ready", range.job);
                 continue;

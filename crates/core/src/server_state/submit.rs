@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::prepared::{Prepared, PreparedTasks};
-use super::{ChangeKind, Ctx, Freed, Reply, ServerState, SubmitKey, SubmitRefusal};
+use super::{ChangeKind, Ctx, Freed, ServerState, SubmitKey, SubmitRefusal};
 use crate::bug;
 use crate::id::{JobId, TaskId};
 use crate::job::{
@@ -42,24 +42,13 @@ impl ServerState {
     pub(super) fn open_job(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (name, max_fails): (Box<str>, Option<u32>),
-        key: Option<SubmitKey>,
-    ) -> Reply {
-        let known = key.as_ref().and_then(|key| self.submit_keys.find(key));
-        let opened = known.unwrap_or_else(|| self.new_open_job(ctx, name, max_fails, key));
-        match opened {
-            Ok(id) => Reply::Submitted(id),
-            Err(refusal) => Reply::Refused(refusal),
-        }
-    }
-
-    pub(super) fn new_open_job(
-        &mut self,
-        ctx: &mut Ctx<'_>,
         name: Box<str>,
         max_fails: Option<u32>,
         key: Option<SubmitKey>,
     ) -> Result<JobId, SubmitRefusal> {
+        if let Some(known) = key.as_ref().and_then(|key| self.submit_keys.find(key)) {
+            return known;
+        }
         let id = self.jobs.next_id().ok_or(SubmitRefusal::TooManyJobs)?;
         let opened = ChangeKind::JobOpened {
             job: id,
@@ -136,7 +125,7 @@ impl ServerState {
         if let PreparedTasks::Graph(graph) = &prepared.tasks {
             check_earlier(&job, &ids, &graph.earlier)?;
         }
-        self.check_after(job.id, (&spec.after, prepared.is_again), &ids)?;
+        self.check_after(job.id, prepared, &ids)?;
         // A job that submits to itself might never stop doing so.
         let (known, new) = (job.counts().total(), ids.len());
         if let Some(max) = job.tasks_max

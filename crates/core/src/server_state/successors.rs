@@ -95,22 +95,18 @@ impl Heads {
 impl ServerState {
     /// Notes that the predecessor of a dispatched task has finished.
     pub(super) fn take_turn(&mut self, now: Time, at: TaskAt) {
-        let TaskAt { job: id, slot } = at;
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
-        let (Some(task), Some(record)) = (job.task_id(slot), job.record(slot)) else {
+        let Some((task, record)) = self.jobs.dispatched(at) else {
             return;
         };
         let worker = record.worker();
         let turn = self.workers.get_mut(worker);
-        let turn = turn.map(|worker| worker.take_turn(TaskKey::new(id, task), now));
+        let turn = turn.map(|worker| worker.take_turn(task, now));
         match turn {
             None | Some(Turn::Now) => return,
             Some(Turn::Later) => {}
             Some(Turn::LaterWithMore) => self.heads.push(worker, at),
         }
-        if let Some(job) = self.jobs.get_mut(id) {
+        if let Some(job) = self.jobs.get_mut(at.job) {
             job.ahead.note_turn();
         }
     }
@@ -118,15 +114,13 @@ impl ServerState {
     /// Makes sent-ahead dependents of a failed task wait again. Their worker returns them without
     /// being asked.
     pub(super) fn forget_successors(&mut self, id: JobId, slots: &[TaskSlot]) {
-        for slot in slots {
-            let job = self.jobs.get(id);
-            let found = job.and_then(|job| Some((job.task_id(*slot)?, job.record(*slot)?)));
-            let is_later = found.is_some_and(|(task, record)| {
+        for at in slots.iter().map(|slot| slot.of(id)) {
+            let is_later = self.jobs.dispatched(at).is_some_and(|(task, record)| {
                 let worker = self.workers.get(record.worker());
-                worker.is_some_and(|worker| worker.has_later(TaskKey::new(id, task)))
+                record.phase() == Phase::Queued && worker.is_some_and(|w| w.has_later(task))
             });
-            if is_later && self.jobs.phase(slot.of(id)) == Some(Phase::Queued) {
-                self.jobs.set_phase(slot.of(id), Phase::Waiting);
+            if is_later {
+                self.jobs.set_phase(at, Phase::Waiting);
             }
         }
     }
@@ -229,7 +223,7 @@ impl ServerState {
     /// sent after it.
     fn awaited_ends_of(&self, id: WorkerId, at: TaskAt) -> AwaitedEnds {
         let (worker, job) = (self.workers.get(id), self.jobs.get(at.job));
-        let task = job.and_then(|job| Some(TaskKey::new(job.id, job.task_id(at.slot)?)));
+        let task = job.and_then(|job| job.key(at.slot));
         let assigned = task.and_then(|task| worker?.assigned().get(&task));
         assigned.map_or(AwaitedEnds::None, |assigned| assigned.awaits)
     }
@@ -252,8 +246,7 @@ impl ServerState {
     fn sent_behind(&self, id: WorkerId, at: TaskAt) -> Option<TaskAt> {
         let (worker, job) = (self.workers.get(id)?, self.jobs.get(at.job)?);
         let next = job.sole_dependent(at.slot)?;
-        let task = TaskKey::new(job.id, job.task_id(next)?);
-        worker.has_later(task).then_some(next.of(job.id))
+        worker.has_later(job.key(next)?).then_some(next.of(job.id))
     }
 
     /// Returns the successor of a dispatched task, if it can be sent after the task.
@@ -281,8 +274,7 @@ impl ServerState {
         if !is_waiting || self.is_kept_back(job, next) || job.follows_others(next, Some(id)) {
             return None;
         }
-        let task = TaskKey::new(job.id, job.task_id(at)?);
-        let before = worker.assigned().get(&task)?;
+        let before = worker.assigned().get(&job.key(at)?)?;
         let is_alike = before.key.class == Dispatcher::queue_key(job, next)?.class;
         // A multi-node task gets its own nodes.
         if self.dispatcher.class(before.key)?.is_multi_node() {
@@ -319,9 +311,9 @@ impl ServerState {
             awaits,
         } = successor;
         let (job, worker) = (self.jobs.get_mut(job_id)?, self.workers.get_mut(id)?);
-        let (task, before) = (name_task(job, next)?, job.task_id(at.slot)?);
+        let (task, before) = (name_task(job, next)?, job.key(at.slot)?);
         let key = Dispatcher::queue_key(job, next)?;
-        let before_it = *worker.assigned().get(&TaskKey::new(job_id, before))?;
+        let before_it = *worker.assigned().get(&before)?;
         let class = self.dispatcher.class(key)?;
         let instance = job.hand_out(next, id, None)?;
         let assigned = Assigned {
@@ -349,7 +341,7 @@ impl ServerState {
             bytes: task.bytes,
         };
         let mut assignment = assignment(job, next.submit, &run, before_it.variant);
-        assignment.follows = Some((before, before_it.instance));
+        assignment.follows = Some((before.task, before_it.instance));
         batch.add(assignment, awaits);
         Some(())
     }

@@ -71,16 +71,17 @@ impl ServerState {
                 faults,
                 sent,
             } => {
-                let (own, foreign): (Vec<_>, Vec<_>) = unkillable
-                    .into_iter()
-                    .partition(|one| self.has_run(id, one.task, Some(one.instance)));
+                let is_own = |one: &crate::worker::Unkillable| {
+                    self.has_run(id, one.task, Some(one.instance))
+                };
+                let (own, foreign) = unkillable.into_iter().partition::<Vec<_>, _>(is_own);
                 for one in foreign {
                     self.refuse_foreign(id, one.task, "an unkillable process");
                 }
                 if let Some(worker) = self.workers.get_mut(id) {
                     worker.set_unkillable(&own);
                 }
-                self.note_node(ctx, id, (faults, sent));
+                self.note_node(ctx, id, faults, sent);
                 self.workers.note_heartbeat(id, ctx.now.mono);
                 ctx.send(id, WorkerCommand::Ping(Vec::new()));
                 let is_gone = |job: &JobId| self.jobs.get(*job).is_none();
@@ -246,7 +247,7 @@ impl ServerState {
             self.on_ended(ctx, id, row);
         }
         for (task, instance) in report.retracted {
-            if self.on_retracted(ctx, id, (task, instance)) {
+            if self.on_retracted(ctx, id, task, instance) {
                 touched.insert(task.job);
             }
         }
@@ -342,14 +343,9 @@ impl ServerState {
 
     fn on_ended(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: EndedRow) {
         let job = row.task.job;
-        let known = self.workers.get(id).and_then(|worker| {
-            worker
-                .assigned()
-                .get(&row.task)
-                .filter(|a| a.instance == row.instance)
-                .copied()
-        });
-        let current = known.and_then(|assigned| self.holds(id, job, &assigned));
+        let worker = self.workers.get(id);
+        let known = worker.and_then(|worker| worker.assignment(row.task, row.instance));
+        let current = known.and_then(|assigned| self.holds(id, job, assigned));
         if row.outcome == Outcome::Killed && current.is_some() {
             // The worker is ending and kills its tasks. They are requeued when the worker has left,
             // because the reason is known only then.
@@ -380,17 +376,16 @@ impl ServerState {
             usage: row.usage,
         };
         // This must come first, because a fault of the node is not a failure of the task.
-        let weighed = (row.task, assigned.slot, assigned.key);
-        if self.weigh_end(ctx, id, weighed, &end) {
-            self.run_again(ctx, row.task, assigned.slot, end);
+        let at = assigned.slot.of(job);
+        if self.weigh_end(ctx, id, row.task, &assigned, &end) {
+            self.run_again(ctx, at, end);
             return;
         }
         let ran = !end.run.is_zero();
         // Retries are decided before the consequences of a failure for other tasks.
-        let at = assigned.slot.of(job);
         if end.outcome != Outcome::Finished
             && self.may_retry(at, |retry| retry.allows(&end.outcome, ran))
-            && !self.is_too_large(ctx.now.mono, at, (assigned.key.class, &end.outcome))
+            && !self.is_too_large(ctx.now.mono, at, assigned.key.class, &end.outcome)
         {
             self.retry(ctx, at, Some(assigned.key.class), end);
             return;
@@ -410,28 +405,24 @@ impl ServerState {
 
     /// Stores that a started instance was given up, and the next instance.
     pub(super) fn note_requeued(&mut self, ctx: &mut Ctx<'_>, at: TaskAt, grown: Option<Grant>) {
-        let TaskAt { job: id, slot } = at;
         self.jobs.note_superseded(at);
-        let Some(job) = self.jobs.get(id) else {
-            bug!("job {id} is gone, but a task of it is queued again");
+        let Some((task, record)) = self.jobs.dispatched(at) else {
+            bug!("there is no record of {at:?}, which is queued again");
             return;
         };
-        let attempt = job
-            .submit(slot)
-            .and_then(|submit| submit.tasks.attempts(slot.index).last());
-        if let (Some(task), Some(record)) = (job.task_id(slot), job.record(slot)) {
-            let requeued = ChangeKind::TaskRequeued {
-                task: TaskKey::new(id, task),
-                instance: record.instance(),
-                crash_count: record.crash_count(),
-                retry_count: u32::from(record.retry_count()),
-                attempt: attempt
-                    .filter(|attempt| attempt.instance.next() == record.instance())
-                    .cloned(),
-                grown,
-            };
-            ctx.persist(requeued);
-        }
+        let submit = self.jobs.submit(at.submit());
+        let attempt = submit.and_then(|submit| submit.tasks.attempts(at.slot.index).last());
+        let requeued = ChangeKind::TaskRequeued {
+            task,
+            instance: record.instance(),
+            crash_count: record.crash_count(),
+            retry_count: u32::from(record.retry_count()),
+            attempt: attempt
+                .filter(|attempt| attempt.instance.next() == record.instance())
+                .cloned(),
+            grown,
+        };
+        ctx.persist(requeued);
     }
 
     /// Schedules the next attempt of a failed task. `class` is the class of the failed attempt, if
@@ -453,9 +444,7 @@ impl ServerState {
         // the instance that ended.
         job.record_attempt(slot, end);
         let count = job.touch(slot).map_or(0, TaskRecord::count_retry);
-        let task = job
-            .submit(slot)
-            .and_then(|submit| submit.definition(slot.index));
+        let task = self.jobs.definition(at);
         let delay = task.map_or(Duration::ZERO, |task| task.retry.delay_before(count));
         self.jobs.set_phase(at, Phase::Waiting);
         // This must happen before the task is queued, so that it is queued with its grown request.
@@ -485,12 +474,13 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         id: WorkerId,
-        (task, instance): (TaskKey, InstanceId),
+        task: TaskKey,
+        instance: InstanceId,
     ) -> bool {
         let (now, classes) = (ctx.now.mono, self.dispatcher.classes());
         let worker = self.workers.get_mut(id);
         let assigned =
-            worker.and_then(|worker| worker.remove_unstarted((task, instance), now, classes));
+            worker.and_then(|worker| worker.remove_unstarted(task, instance, now, classes));
         let Some(assigned) = assigned else {
             self.ignored.stale_rows += 1;
             return false;
@@ -515,17 +505,21 @@ impl ServerState {
         at: TaskAt,
         as_next: bool,
     ) -> bool {
-        let TaskAt { job: id, slot } = at;
         // From now on, a late report about the old instance is stale.
         if as_next {
-            if let Some(record) = self.jobs.get_mut(id).and_then(|job| job.touch(slot)) {
-                record.supersede();
-            }
-            self.note_requeued(ctx, at, None);
-        } else if let Some(job) = self.jobs.get_mut(id) {
-            job.skip_superseded(slot);
+            self.supersede(ctx, at);
+        } else if let Some(job) = self.jobs.get_mut(at.job) {
+            job.skip_superseded(at.slot);
         }
         self.requeue(ctx, at)
+    }
+
+    /// Gives up the current instance of a task, which is not an attempt, and stores the next one.
+    pub(super) fn supersede(&mut self, ctx: &mut Ctx<'_>, at: TaskAt) {
+        if let Some(record) = self.jobs.touch(at) {
+            record.supersede();
+        }
+        self.note_requeued(ctx, at, None);
     }
 
     /// Requeues a dispatched task. Returns whether it was aborted instead.
@@ -562,14 +556,11 @@ impl ServerState {
         };
         job.record_end(slot, end);
         if is_finished {
-            if job.learn(slot, end) {
+            let has_learned = job.learn(slot, end);
+            let free = job.release_dependents(slot);
+            if has_learned {
                 self.look_at(ctx.now.mono, at.submit());
             }
-            let Some(job) = self.jobs.get_mut(id) else {
-                bug!("job {id} is gone, but a task of it has just ended");
-                return;
-            };
-            let free = job.release_dependents(slot);
             self.jobs.set_phase(at, Phase::Finished);
             // This must happen before dependents can be dispatched, because other workers must not
             // receive them before the commit.
@@ -602,28 +593,26 @@ impl ServerState {
     /// Stores the end of a task and notifies waiting clients. `frees` says whether the end releases
     /// another task.
     fn tell_end(&mut self, ctx: &mut Ctx<'_>, at: TaskAt, end: &TaskEnd, frees: bool) {
-        let TaskAt { job: id, slot } = at;
-        let job = self.jobs.get(id);
-        let found = job.and_then(|job| Some((job.task_id(slot)?, job.record(slot)?)));
-        let Some((task, record)) = found else {
-            bug!("job {id} has no record of its task at {slot:?}, which ends");
+        let Some((task, record)) = self.jobs.dispatched(at) else {
+            bug!("there is no record of {at:?}, which ends");
             return;
         };
         let ended = ChangeKind::TaskEnded {
-            task: TaskKey::new(id, task),
+            task,
             instance: record.instance(),
             worker: record.worker(),
             crash_count: record.crash_count(),
             end: end.clone(),
             is_finished: end.outcome == Outcome::Finished,
-            awaited: match self.jobs.is_end_awaited(id) {
+            awaited: match self.jobs.is_end_awaited(at.job) {
                 true => EndAwaited::ByJobs,
                 false if frees => EndAwaited::ByTasks,
                 false => EndAwaited::No,
             },
         };
         ctx.persist_at(end.at, ended);
-        self.audience.note_ended(id, IdRange::single(task.0));
-        self.jobs.note_end(id, Some(task));
+        self.audience
+            .note_ended(at.job, IdRange::single(task.task.0));
+        self.jobs.note_end(at.job, Some(task.task));
     }
 }

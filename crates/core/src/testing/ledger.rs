@@ -388,7 +388,7 @@ impl Disk for Ledger {
         for (id, job) in &self.jobs {
             for (task, grown) in &job.grown {
                 for grown in grown {
-                    let restored = state.restore_grown(*id, *task, *grown);
+                    let restored = state.restore_grown(*id, *task, grown.0, grown.1);
                     restored.expect("a known task");
                 }
             }

@@ -52,7 +52,8 @@ impl Worker {
     /// during its start is not returned.
     pub(crate) fn remove_unstarted(
         &mut self,
-        (task, instance): (TaskKey, InstanceId),
+        task: TaskKey,
+        instance: InstanceId,
         now: Time,
         classes: &Classes,
     ) -> Option<Assigned> {

@@ -13,7 +13,6 @@ use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{TaskKey, WorkerId};
 use crate::outcome::LostReason;
-use crate::range::IdArray;
 use crate::selector::{Selected, Selector};
 use crate::time::{Time, Timestamp};
 
@@ -49,12 +48,22 @@ pub struct Workers {
 
 /// The remains of a worker that is gone.
 pub(crate) struct LostWorker {
+    pub(crate) id: WorkerId,
+    pub(crate) reason: LostReason,
     /// The tasks that were assigned to it.
     pub(crate) tasks: BTreeMap<TaskKey, Assigned>,
     /// The queues with reservations on it.
     pub(crate) reservations: Vec<QueueKey>,
     /// Whether it is a worker of an earlier server run that never connected to this one.
-    pub(crate) was_restored: bool,
+    was_restored: bool,
+}
+
+impl LostWorker {
+    /// Returns whether the loss counts as a crash of the tasks that ran there. The end of a server
+    /// does not.
+    pub(crate) const fn is_crash(&self) -> bool {
+        self.reason.is_crash() && !self.was_restored
+    }
 }
 
 impl Workers {
@@ -134,14 +143,7 @@ impl Workers {
             known.sort_unstable();
             known
         };
-        let found = match selector {
-            Selector::All => Selected::all(within(0..=u32::MAX)),
-            Selector::Last => {
-                let last = self.last_id().map(|id| IdArray::single(id.0));
-                Selected::of_ids(&last.unwrap_or_default(), within)
-            }
-            Selector::Ids(ids) => Selected::of_ids(ids, within),
-        };
+        let found = selector.find(self.last_id().map(WorkerId::as_u32), within);
         found.filter_map(|id| Some(WorkerId(id)))
     }
 
@@ -341,6 +343,8 @@ impl Workers {
             self.former_hosts.insert(id, oldest.config.hostname.clone());
         }
         Some(LostWorker {
+            id,
+            reason,
             tasks,
             reservations,
             was_restored,

@@ -143,10 +143,7 @@ impl Page<'_> {
                         end = found;
                         break;
                     }
-                    self.add_slot(TaskSlot {
-                        submit: number,
-                        index: found,
-                    });
+                    self.add_slot(TaskSlot::new(number, found));
                 }
                 left -= end - from;
                 if self.is_full() {
@@ -358,7 +355,7 @@ fn paths(
         .filter(|record| record.has_run() || record.was_started())?;
     let values = PathValues {
         job: job.id,
-        task: job.task_id(slot)?,
+        task: job.key(slot)?.task,
         instance: record.instance(),
         submit_dir: &submit.header.submit_dir,
         server_uid: state.uid(),

@@ -306,10 +306,9 @@ fn explain_worker(
     let variants = explained.iter().zip(class.variants.iter().zip(0..));
     let variants = variants.map(|(conditions, (demand, number))| {
         let fits = conditions.iter().all(Condition::holds);
-        let found = ready_key.filter(|_| fits).map(|key| {
-            let demand = (number, demand);
-            hindrances(key, demand, state.classes(), worker, group.empty)
-        });
+        let found = ready_key
+            .filter(|_| fits)
+            .map(|key| hindrances(key, number, demand, state.classes(), worker, group.empty));
         let found = found.iter().flatten();
         let mut told: Vec<String> = found.map(|one| obstacle(state, worker, one)).collect();
         if !told.is_empty() || is_sent {
@@ -338,7 +337,7 @@ fn explain_worker(
 /// Names the job that gets free resources of a worker before a task of this queue.
 fn kept(state: &ServerState, class: &Class, worker: &Worker, key: QueueKey) -> Option<String> {
     let mut demands = class.variants.iter();
-    let (job, is_urgent) = demands.find_map(|demand| state.kept_for((key, demand), worker))?;
+    let (job, is_urgent) = demands.find_map(|demand| state.kept_for(key, demand, worker))?;
     let (id, why) = (
         worker.id,
         if is_urgent {

@@ -686,10 +686,7 @@ fn carry_out(bench: &mut Bench) {
         for _ in 0..placement.count {
             next += 1;
             let assigned = Assigned {
-                slot: TaskSlot {
-                    submit: 0,
-                    index: next,
-                },
+                slot: TaskSlot::new(0, next),
                 key: placement.key,
                 variant: placement.variant,
                 instance: InstanceId(0),
@@ -713,14 +710,8 @@ fn hindrances_are_told_in_numbers() {
     carry_out(&mut bench);
     let told = |bench: &Bench, key: QueueKey| {
         let class = bench.classes.get(key.class).expect("interned");
-        let variant = (0, &class.variants[0]);
-        let found = hindrances(
-            key,
-            variant,
-            &bench.classes,
-            &bench.workers[&WorkerId(1)],
-            0,
-        );
+        let worker = &bench.workers[&WorkerId(1)];
+        let found = hindrances(key, 0, &class.variants[0], &bench.classes, worker, 0);
         found.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let three = bench.queue(9, cpus(3), 1);
@@ -758,7 +749,7 @@ proptest! {
         let key = bench.queue(priority, cpus(asked), 1);
         let class = bench.classes.get(key.class).expect("interned");
         let free = bench.workers.values().any(|worker| {
-            hindrances(key, (0, &class.variants[0]), &bench.classes, worker, 0).is_empty()
+            hindrances(key, 0, &class.variants[0], &bench.classes, worker, 0).is_empty()
         });
         prop_assert_eq!(bench.placed(key) == 1, free);
     }

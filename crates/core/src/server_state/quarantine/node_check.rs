@@ -17,7 +17,8 @@ impl ServerState {
         &mut self,
         ctx: &mut Ctx<'_>,
         id: WorkerId,
-        (mut faults, sent): (Vec<NodeFault>, Option<Timestamp>),
+        mut faults: Vec<NodeFault>,
+        sent: Option<Timestamp>,
     ) {
         let is_off = self.suspicions.mode == QuarantineMode::Off;
         let Some(worker) = self.workers.get_mut(id) else {

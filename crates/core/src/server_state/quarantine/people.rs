@@ -85,7 +85,9 @@ impl ServerState {
     pub(in crate::server_state) fn quarantine_workers(
         &mut self,
         ctx: &mut Ctx<'_>,
-        (selector, span, why): (&Selector, Duration, &str),
+        selector: &Selector,
+        span: Duration,
+        why: &str,
     ) -> Selected<(WorkerId, StopResult)> {
         let workers = self.workers.select(selector);
         workers.filter_map(|id| {

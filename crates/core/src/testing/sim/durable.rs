@@ -321,10 +321,7 @@ fn check_restored(before: &ServerState, after: &ServerState) {
         let again = after.jobs().get(&job.id).expect("every job is there again");
         for (submit, number) in job.submits.iter().zip(0..) {
             for index in 0..submit.tasks.len() {
-                let slot = TaskSlot {
-                    submit: number,
-                    index,
-                };
+                let slot = TaskSlot::new(number, index);
                 let Some(was) = job.record(slot) else {
                     continue;
                 };

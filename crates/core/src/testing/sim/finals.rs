@@ -49,10 +49,7 @@ impl World {
             assert!(is_told || is_kept, "{task} starts before {dep} is done");
         }
         for follower in submit.graph().map_or(&[][..], |g| g.dependents(slot.index)) {
-            let follower = TaskSlot {
-                index: *follower,
-                ..slot
-            };
+            let follower = TaskSlot::new(slot.submit, *follower);
             let phase = job.phase(follower);
             let counts = matches!(phase, Some(Phase::Running | Phase::Finished));
             assert!(
@@ -134,11 +131,8 @@ impl World {
                         if *seen == now {
                             continue;
                         }
-                        let slot = TaskSlot {
-                            submit: number,
-                            index,
-                        };
-                        let task = job.task_id(slot).expect("index is in range");
+                        let slot = TaskSlot::new(number, index);
+                        let task = job.key(slot).expect("index is in range").task;
                         let key = TaskKey::new(job.id, task);
                         assert!(seen.is_none(), "final state of {key} never changes");
                         *seen = now;
