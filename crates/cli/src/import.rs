@@ -1,7 +1,7 @@
 //! Translates the requests in scripts for Slurm, PBS and LSF into options of `hq submit`.
 //!
-//! [`lines`] finds and splits the lines. [`slurm`], [`pbs`] and [`lsf`] parse them into a
-//! [`script_options::ScriptOptions`], which is the same for all three systems. [`variables`]
+//! [`lines`] finds and splits the lines. The tables in [`slurm`], [`pbs`] and [`lsf`] turn them into
+//! [`script_options::ScriptOptions`], which are the same for all three systems. [`variables`]
 //! determines which variables the script gets, and [`script`] writes it. Every difference is
 //! reported as a note.
 
@@ -20,13 +20,14 @@ mod units;
 mod used;
 mod variables;
 
-use lines::Line;
+use lines::{Line, Table};
 use script_options::{Choice, ScriptOptions};
 
 /// A batch system whose scripts can be read.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum System {
     /// `#SBATCH` lines
+    #[default]
     Slurm,
     /// `#PBS` lines
     Pbs,
@@ -42,6 +43,14 @@ impl System {
             Self::Slurm => "Slurm",
             Self::Pbs => "PBS",
             Self::Lsf => "LSF",
+        }
+    }
+
+    const fn options(self) -> &'static Table {
+        match self {
+            Self::Slurm => &slurm::TABLE,
+            Self::Pbs => &pbs::TABLE,
+            Self::Lsf => &lsf::TABLE,
         }
     }
 
@@ -158,10 +167,13 @@ pub(crate) fn convert(source: Source<'_>) -> CliResult<Conversion> {
         }
     }
     for line in &lines {
-        match system {
-            System::Slurm => slurm::read(line, &mut options),
-            System::Pbs => pbs::read(line, &mut options),
-            System::Lsf => lsf::read(line, &mut options),
+        if line.text.starts_with("hetjob") || line.text.starts_with("packjob") {
+            options.note(format!(
+                "`{}`: a job has one kind of task; submit each part as a separate job",
+                line.text
+            ));
+        } else {
+            system.options().read(line, &mut options);
         }
     }
     let mut choices = options.choices(&uses);

@@ -100,7 +100,7 @@ fn submit_now(words: Vec<String>, script: String, context: &mut Context) -> CliR
             "The script cannot be submitted: {}",
             text.trim_start_matches("error: ").trim_end()
         ))
-        .with_help("`hq import SCRIPT` without `--submit` prints it, to be corrected".to_owned())
+        .with_help("`hq import SCRIPT` without `--submit` prints it, to be corrected")
     })?;
     let Some(Command::Submit(Deferred(args))) = cli.command else {
         return Err(CliError::new(

@@ -3,6 +3,7 @@
 use hq_core::words::has_word;
 
 use super::System;
+use super::script_options::ScriptOptions;
 
 /// The options of one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,43 +59,104 @@ impl Pair {
     }
 }
 
-/// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`. The options in `flags` have no
-/// value. With `words_only`, short options are whole words, as in LSF.
-pub(super) fn pairs(words: Vec<String>, flags: &str, words_only: bool) -> Vec<Pair> {
-    let mut found = Vec::new();
-    let mut words = words.into_iter().peekable();
-    while let Some(word) = words.next() {
-        if let Some((name, value)) = word.split_once('=').filter(|_| word.starts_with("--")) {
-            found.push(Pair {
-                name: name.to_owned(),
-                value: value.to_owned(),
-            });
-            continue;
+/// What an option sets. A value that is invalid is not translated.
+pub(super) enum Effect {
+    On(fn(&mut ScriptOptions) -> &mut bool),
+    /// The value, unless it is empty.
+    Text(fn(&mut ScriptOptions) -> &mut Option<String>),
+    /// The path of an output, with placeholders.
+    Path(fn(&mut ScriptOptions) -> &mut Option<String>),
+    /// The first number: `2-4` nodes means at least two.
+    Count(fn(&mut ScriptOptions) -> &mut Option<u32>),
+    Priority,
+    /// Anything else. `None` means that the value is invalid.
+    Call(fn(&mut ScriptOptions, &Pair) -> Option<()>),
+    /// It has no effect in hq.
+    Nothing,
+    /// hq has no equivalent.
+    Unknown,
+}
+
+/// The options of a batch system. The names of an option, and options with the same effect, are
+/// separated by blanks.
+pub(super) struct Table {
+    /// The options without a value, or with a value only after `=`.
+    pub(super) flags: &'static [(&'static str, Effect)],
+    pub(super) valued: &'static [(&'static str, Effect)],
+    /// The options with a value that determine where workers run.
+    pub(super) of_workers: &'static str,
+    /// Translates the placeholders of a path.
+    pub(super) path: fn(&mut ScriptOptions, &str) -> String,
+    /// Whether short options are whole words, as in LSF.
+    pub(super) are_words: bool,
+}
+
+impl Table {
+    /// Reads the options of a line.
+    pub(super) fn read(&self, line: &Line, options: &mut ScriptOptions) {
+        for pair in self.pairs(line.words()) {
+            let mut rows = self.flags.iter().chain(self.valued);
+            let row = rows.find(|(names, _)| has_word(names, &pair.name));
+            if has_word(self.of_workers, &pair.name) {
+                options.of_workers.push(pair.shown());
+            } else if row
+                .and_then(|(_, effect)| self.apply(effect, &pair, options))
+                .is_none()
+            {
+                options.untranslated(&pair.shown());
+            }
         }
-        let is_joined =
-            !words_only && word.len() > 2 && word.starts_with('-') && !word.starts_with("--");
-        if is_joined && let Some((name, value)) = word.split_at_checked(2) {
-            found.push(Pair {
-                name: name.to_owned(),
-                value: value.trim_start_matches('=').to_owned(),
-            });
-            continue;
-        }
-        let is_number = |word: &str| {
-            word.strip_prefix('-')
-                .is_some_and(|n| n.parse::<u32>().is_ok())
-        };
-        let value = if has_word(flags, &word) {
-            None
-        } else {
-            words.next_if(|next| !next.starts_with('-') || is_number(next))
-        };
-        found.push(Pair {
-            name: word,
-            value: value.unwrap_or_default(),
-        });
     }
-    found
+
+    fn apply(&self, effect: &Effect, pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
+        let text = Some(&*pair.value).filter(|value| !value.is_empty());
+        match effect {
+            Effect::On(field) => *field(options) = true,
+            Effect::Text(field) => *field(options) = Some(text?.to_owned()),
+            Effect::Path(field) => *field(options) = Some((self.path)(options, text?)),
+            Effect::Count(field) => {
+                let first = text?.split(['-', ',']).next()?;
+                *field(options) = Some(first.parse().ok()?);
+            }
+            Effect::Priority => options.priority = Some(text?.parse().ok()?),
+            Effect::Call(apply) => apply(options, pair)?,
+            Effect::Nothing => {}
+            Effect::Unknown => return None,
+        }
+        Some(())
+    }
+
+    /// Splits `--name=value`, `--name value`, `-x value` and `-xvalue`.
+    fn pairs(&self, words: Vec<String>) -> Vec<Pair> {
+        let mut found = Vec::new();
+        let mut words = words.into_iter().peekable();
+        while let Some(word) = words.next() {
+            let inline = word.split_once('=').filter(|_| word.starts_with("--"));
+            let is_joined = !self.are_words
+                && word.len() > 2
+                && word.starts_with('-')
+                && !word.starts_with("--");
+            let joined = word.split_at_checked(2).filter(|_| is_joined);
+            let joined = joined.map(|(name, value)| (name, value.trim_start_matches('=')));
+            if let Some((name, value)) = inline.or(joined) {
+                let (name, value) = (name.to_owned(), value.to_owned());
+                found.push(Pair { name, value });
+                continue;
+            }
+            let is_number = |word: &str| {
+                word.strip_prefix('-')
+                    .is_some_and(|n| n.parse::<u32>().is_ok())
+            };
+            let is_flag = self.flags.iter().any(|(names, _)| has_word(names, &word));
+            let value =
+                words.next_if(|next| !is_flag && (!next.starts_with('-') || is_number(next)));
+            found.push(Pair {
+                name: word,
+                value: value.unwrap_or_default(),
+            });
+        }
+        found
+    }
 }
 
 #[cfg(test)]
@@ -107,7 +169,7 @@ mod tests {
             number: 0,
             text: "--mem=2G -c8 -J 'my job' --exclusive -t 5 --nice=-3 # why".to_owned(),
         };
-        let pairs = pairs(line.words(), "--exclusive", false);
+        let pairs = super::super::slurm::TABLE.pairs(line.words());
         let shown: Vec<_> = pairs.iter().map(|p| (&*p.name, &*p.value)).collect();
         let wanted = [
             ("--mem", "2G"),

@@ -1,88 +1,84 @@
 //! Parses lines of `bsub`.
 
-use hq_core::words::has_word;
-
-use super::lines::{Line, Pair, pairs};
+use super::lines::Effect::{Call, Count, Nothing, On, Path, Priority, Text, Unknown};
+use super::lines::{Pair, Table};
 use super::script::JOB;
 use super::script_options::{GpuUnit, Memory, ScriptOptions};
 use super::units::{Plain, memory_kib, seconds};
 
-const FLAGS: &str = "-x -N -B -H -K -r -rn -I -Is -Ip -L";
+pub(super) const TABLE: Table = Table {
+    flags: &[
+        ("-N", On(|to| &mut to.mail.at_end)),
+        ("-K", On(|to| &mut to.waits)),
+        ("-x", On(|to| &mut to.is_exclusive)),
+        ("-rn", On(|to| &mut to.never_restarts)),
+        ("-r -L", Nothing),
+        ("-B -H -I -Is -Ip", Unknown),
+    ],
+    valued: &[
+        ("-J", Call(name)),
+        ("-n", Count(|to| &mut to.tasks)),
+        ("-R", Call(requirement)),
+        ("-W -M -o -gpu", Call(other)),
+        ("-oo", Path(|to| &mut to.stdout)),
+        ("-e -eo", Path(|to| &mut to.stderr)),
+        ("-i -is", Text(|to| &mut to.stdin)),
+        ("-cwd", Text(|to| &mut to.cwd)),
+        ("-env", Call(variables)),
+        ("-w", Call(dependency)),
+        ("-u", Text(|to| &mut to.mail.address)),
+        ("-sp", Priority),
+    ],
+    of_workers: "-q -P -app -G -m -U -sla -g",
+    path,
+    are_words: true,
+};
 
-/// Options that determine where workers run.
-const OF_WORKERS: &str = "-q -P -app -G -m -U -sla -g";
-
-/// Reads the options of a line.
-pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
-    for pair in pairs(line.words(), FLAGS, true) {
-        if has_word(OF_WORKERS, &pair.name) {
-            options.of_workers.push(pair.shown());
-        } else if option(&pair, options).is_none() {
-            options.untranslated(&pair.shown());
-        }
-    }
-}
-
-/// Applies an option. Returns `None` if it is unknown or its value is invalid.
-fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
-    let value = pair.value.as_str();
-    let text = || (!value.is_empty()).then(|| value.to_owned());
-    match pair.name.as_str() {
-        "-J" => name(value, options),
-        "-n" => options.tasks = Some(value.split(',').next()?.parse().ok()?),
-        "-R" => requirement(value, options),
+fn other(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    let value = &*pair.value;
+    match &*pair.name {
         // A single field is minutes; two fields are hours and minutes. A host speed may follow.
         "-W" => options.time = Some(seconds(value.split('/').next()?, 60, 60)?),
-        "-M" => limit(value, options)?,
+        // It is the job's request unless `rusage` overrides it.
+        "-M" => {
+            let kib = memory_kib(value, Plain::Kib)?;
+            if value.bytes().all(|b| b.is_ascii_digit()) {
+                options.note(format!(
+                    "`-M {value}`: read as KiB; your site may use another unit"
+                ));
+            }
+            options.memory = options.memory.or(Some(Memory::Node(kib)));
+        }
+        "-o" if value.is_empty() => return None,
         "-o" => {
-            options.stdout = Some(path(&text()?));
+            options.stdout = Some(path(options, value));
             options.note("`-o`: output replaces the file; it is not appended".to_owned());
         }
-        "-oo" => options.stdout = Some(path(&text()?)),
-        "-e" | "-eo" => options.stderr = Some(path(&text()?)),
-        "-i" | "-is" => options.stdin = Some(text()?),
-        "-cwd" => options.cwd = Some(text()?),
-        "-env" => variables(value, options),
-        "-gpu" => gpu(value, options),
-        "-w" => dependency(value, options),
-        "-u" => options.mail.address = Some(text()?),
-        "-N" => options.mail.at_end = true,
-        "-K" => options.waits = true,
-        "-x" => options.is_exclusive = true,
-        "-rn" => options.may_restart = Some(false),
-        "-sp" => options.priority = Some(value.parse().ok()?),
-        "-r" | "-L" => {}
-        _ => return None,
+        // `num=2:mode=exclusive_process`
+        _ => {
+            let count = value.split(':').find_map(|part| part.strip_prefix("num="));
+            let count = count.and_then(|count| count.split('/').next()?.parse().ok());
+            options.gpus = Some(("gpus/nvidia", count.unwrap_or(1), GpuUnit::Node));
+        }
     }
-    Some(())
-}
-
-/// Applies a memory limit. It is the job's request unless `rusage` overrides it.
-fn limit(value: &str, options: &mut ScriptOptions) -> Option<()> {
-    let kib = memory_kib(value, Plain::Kib)?;
-    if value.bytes().all(|b| b.is_ascii_digit()) {
-        options.note(format!(
-            "`-M {value}`: read as KiB; your site may use another unit"
-        ));
-    }
-    options.memory = options.memory.or(Some(Memory::Node(kib)));
     Some(())
 }
 
 /// Parses `name` or `name[1-10]%3`.
-fn name(value: &str, options: &mut ScriptOptions) {
-    let (name, ids) = value.split_once('[').unwrap_or((value, ""));
+fn name(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    let (name, ids) = pair.value.split_once('[').unwrap_or((&pair.value, ""));
     if !name.is_empty() {
         options.name = Some(name.to_owned());
     }
     if let Some((ids, limit)) = ids.split_once(']') {
         options.set_array(&format!("{ids}{limit}"));
     }
+    Some(())
 }
 
 /// Parses `span[hosts=1] rusage[mem=4000]`.
-fn requirement(value: &str, options: &mut ScriptOptions) {
-    let mut rest = value;
+fn requirement(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    let mut rest = &*pair.value;
     while let Some((kind, after)) = rest.split_once('[') {
         let (inside, after) = after.split_once(']').unwrap_or((after, ""));
         rest = after;
@@ -108,60 +104,40 @@ fn requirement(value: &str, options: &mut ScriptOptions) {
             kind => options.of_workers.push(format!("-R {kind}[{inside}]")),
         }
     }
-}
-
-/// Parses `num=2:mode=exclusive_process`.
-fn gpu(value: &str, options: &mut ScriptOptions) {
-    let count = value
-        .split(':')
-        .find_map(|part| part.strip_prefix("num="))
-        .and_then(|count| count.split('/').next()?.parse().ok());
-    options.gpus = Some(("gpus/nvidia", count.unwrap_or(1), GpuUnit::Node));
+    Some(())
 }
 
 /// Parses `done(3) && ended(4)`.
-fn dependency(value: &str, options: &mut ScriptOptions) {
-    for part in value.split("&&") {
+fn dependency(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    for part in pair.value.split("&&") {
         let part = part.trim();
-        let inside = |kind: &str| {
-            let rest = part.strip_prefix(kind)?.strip_prefix('(')?;
-            rest.strip_suffix(')')
-                .map(|job| job.trim_matches('"').to_owned())
-        };
-        if let Some(job) = inside("done") {
-            options.after.push(format!("{job}:ok"));
-        } else if let Some(job) = inside("ended") {
-            options.after.push(format!("{job}:any"));
-        } else {
-            options.note(format!(
-                "`-w {part}`: a job waits for the success (`--after JOB`) or for any end (`--after JOB:any`) of another"
-            ));
-        }
+        let call = part.strip_suffix(')').and_then(|part| part.split_once('('));
+        let (kind, job) = call.unwrap_or_default();
+        let job = job.trim_matches('"');
+        options.wait_for(kind, std::iter::once(job), &format!("-w {part}"));
     }
+    Some(())
 }
 
-fn variables(value: &str, options: &mut ScriptOptions) {
-    for part in value.split(',') {
+fn variables(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    for part in pair.value.split(',') {
         match part.trim().split_once('=') {
             Some((name, value)) => options.env.push((name.to_owned(), value.to_owned())),
             None if part.eq_ignore_ascii_case("none") => options.passes_env = false,
             None => {}
         }
     }
+    Some(())
 }
 
-fn path(value: &str) -> String {
+fn path(_: &mut ScriptOptions, value: &str) -> String {
     if value == "/dev/null" {
         return "none".to_owned();
     }
-    value
-        .replace(
-            "%J",
-            if value.contains("%I") {
-                "%{JOB_ID}"
-            } else {
-                JOB
-            },
-        )
-        .replace("%I", "%{TASK_ID}")
+    let job = if value.contains("%I") {
+        "%{JOB_ID}"
+    } else {
+        JOB
+    };
+    value.replace("%J", job).replace("%I", "%{TASK_ID}")
 }

@@ -1,52 +1,58 @@
 //! Parses lines of `qsub` for PBS Professional, OpenPBS and Torque.
 
-use super::lines::{Line, Pair, pairs};
+use super::lines::Effect::{Call, Nothing, On, Path, Priority, Text, Unknown};
+use super::lines::{Pair, Table};
 use super::script::JOB;
 use super::script_options::{GpuUnit, Memory, ScriptOptions};
 use super::units::{Plain, memory_kib, seconds};
 
-const FLAGS: &str = "-V -h -I -X -z -x -f";
+pub(super) const TABLE: Table = Table {
+    flags: &[
+        ("-V", On(|to| &mut to.passes_env)),
+        ("-z -f -x", Nothing),
+        ("-h -I -X", Unknown),
+    ],
+    valued: &[
+        ("-N", Text(|to| &mut to.name)),
+        ("-l", Call(resources)),
+        ("-J -t -j -m -v -r -M", Call(other)),
+        ("-o", Path(|to| &mut to.stdout)),
+        ("-e", Path(|to| &mut to.stderr)),
+        ("-W", Call(attributes)),
+        ("-p", Priority),
+        ("-S", Text(|to| &mut to.shell)),
+        ("-d -w", Text(|to| &mut to.cwd)),
+        // The temporary location of output.
+        ("-k -R", Nothing),
+    ],
+    of_workers: "-q -A -P",
+    path,
+    are_words: false,
+};
 
-/// Reads the options of a line.
-pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
-    for pair in pairs(line.words(), FLAGS, false) {
-        if matches!(pair.name.as_str(), "-q" | "-A" | "-P") {
-            options.of_workers.push(pair.shown());
-        } else if option(&pair, options).is_none() {
-            options.untranslated(&pair.shown());
-        }
-    }
-}
-
-/// Applies an option. Returns `None` if it is unknown or its value is invalid.
-fn option(pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
-    let value = pair.value.as_str();
-    match pair.name.as_str() {
-        "-N" => options.name = Some(value.to_owned()),
+fn other(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    let value = &pair.value;
+    match &*pair.name {
         "-J" | "-t" => options.set_array(value),
-        "-l" => resources(value, options),
         "-j" => options.is_merged = value.contains('o') && value.contains('e'),
-        "-o" => options.stdout = Some(path(value)),
-        "-e" => options.stderr = Some(path(value)),
-        "-M" => options.mail.address = value.split(',').next().map(str::to_owned),
-        "-m" => mail(value, options),
-        "-v" => variables(value, options),
-        "-W" => attributes(value, options)?,
-        "-p" => options.priority = Some(value.parse().ok()?),
-        "-r" => options.may_restart = Some(!value.starts_with(['n', 'F', 'f'])),
-        "-S" => options.shell = Some(value.to_owned()),
-        "-d" | "-w" => options.cwd = Some(value.to_owned()),
-        "-V" => options.passes_env = true,
-        // The temporary location of output, and options without effect in hq.
-        "-k" | "-z" | "-f" | "-x" | "-R" => {}
-        _ => return None,
+        "-m" => {
+            for event in value.chars() {
+                options.mail_at(&event.to_string(), &format!("-m {event}"));
+            }
+        }
+        "-v" => {
+            let parts = value.split(',');
+            parts.for_each(|part| options.add_variable("-v ", part));
+        }
+        "-r" => options.never_restarts = value.starts_with(['n', 'F', 'f']),
+        _ => options.mail.address = value.split(',').next().map(str::to_owned),
     }
     Some(())
 }
 
 /// Parses `select=2:ncpus=4:mem=8gb,walltime=01:00:00` or `nodes=1:ppn=8`.
-fn resources(text: &str, options: &mut ScriptOptions) {
-    for part in text.split(',') {
+fn resources(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    for part in pair.value.split(',') {
         match part.split_once('=') {
             Some(("select" | "nodes", chunk)) => chunks(chunk, options),
             Some(("walltime", time)) => match seconds(time, 1, 1) {
@@ -57,6 +63,7 @@ fn resources(text: &str, options: &mut ScriptOptions) {
             None => options.untranslated(&format!("-l {part}")),
         }
     }
+    Some(())
 }
 
 /// Parses `2:ncpus=4:mem=8gb`. Several kinds of nodes are joined by `+`.
@@ -97,7 +104,7 @@ fn single(name: &str, value: &str, options: &mut ScriptOptions) {
 }
 
 /// Returns a path. Relative paths start at the directory of the submit.
-fn path(value: &str) -> String {
+fn path(_: &mut ScriptOptions, value: &str) -> String {
     let path = value.rsplit_once(':').map_or(value, |(_, path)| path);
     let path = path
         .replace("^array_index^", "%{TASK_ID}")
@@ -111,54 +118,19 @@ fn path(value: &str) -> String {
     }
 }
 
-fn mail(value: &str, options: &mut ScriptOptions) {
-    for event in value.chars() {
-        match event {
-            'e' => options.mail.at_end = true,
-            'a' => options.mail.at_failure = true,
-            'n' => options.mail = super::script_options::Mail::default(),
-            _ => options.note(format!(
-                "`-m {event}`: mail is sent at the end of a job and at its first failure"
-            )),
-        }
-    }
-}
-
-fn variables(value: &str, options: &mut ScriptOptions) {
-    for part in value.split(',') {
-        let pair = match part.split_once('=') {
-            Some((name, value)) => Some((name.to_owned(), value.to_owned())),
-            None => std::env::var(part)
-                .ok()
-                .map(|value| (part.to_owned(), value)),
-        };
-        match pair {
-            Some(pair) => options.env.push(pair),
-            None => options.note(format!("`-v {part}`: it is not set here")),
-        }
-    }
-}
-
 /// Parses `depend=afterok:3:4` or `umask=022`.
-fn attributes(value: &str, options: &mut ScriptOptions) -> Option<()> {
-    let (name, value) = value.split_once('=')?;
-    match name {
-        "depend" => {
+fn attributes(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    match pair.value.split_once('=')? {
+        ("depend", value) => {
             for part in value.split(',') {
                 let (kind, jobs) = part.split_once(':')?;
                 let jobs = jobs
                     .split(':')
                     .map(|job| job.split('.').next().unwrap_or(job));
-                match kind {
-                    "afterok" => options.after.extend(jobs.map(|job| format!("{job}:ok"))),
-                    "afterany" => options.after.extend(jobs.map(|job| format!("{job}:any"))),
-                    _ => options.note(format!(
-                        "`-W depend={part}`: a job waits for the success (`--after JOB`) or for any end (`--after JOB:any`) of another"
-                    )),
-                }
+                options.wait_for(kind, jobs, &format!("-W depend={part}"));
             }
         }
-        "block" => options.waits = value.starts_with(['t', 'T']),
+        ("block", value) => options.waits = value.starts_with(['t', 'T']),
         _ => return None,
     }
     Some(())

@@ -48,7 +48,7 @@ pub(super) struct Mail {
 }
 
 /// Everything that the lines request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is an option of its own"
@@ -82,7 +82,7 @@ pub(super) struct ScriptOptions {
     pub(super) cwd: Option<String>,
     /// The signal, and how many seconds before the end it is sent.
     pub(super) signal: Option<(String, u64)>,
-    pub(super) may_restart: Option<bool>,
+    pub(super) never_restarts: bool,
     pub(super) priority: Option<i32>,
     pub(super) waits: bool,
     pub(super) shell: Option<String>,
@@ -96,33 +96,9 @@ impl ScriptOptions {
         Self {
             system,
             script: script.to_owned(),
-            name: None,
-            array: None,
-            nodes: None,
-            tasks: None,
-            tasks_per_node: None,
-            cpus_per_task: None,
-            is_exclusive: false,
-            memory: None,
-            gpus: None,
-            time: None,
-            stdout: None,
-            stderr: None,
             is_merged: system != System::Pbs,
-            stdin: None,
-            after: Vec::new(),
-            after_each: None,
-            mail: Mail::default(),
-            env: Vec::new(),
             passes_env: system != System::Pbs,
-            cwd: None,
-            signal: None,
-            may_restart: None,
-            priority: None,
-            waits: false,
-            shell: None,
-            of_workers: Vec::new(),
-            notes: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -136,6 +112,52 @@ impl ScriptOptions {
     /// Records an option without an equivalent in hq.
     pub(super) fn untranslated(&mut self, shown: &str) {
         self.note(format!("`{shown}`: not translated"));
+    }
+
+    /// Passes a variable on: `NAME=VALUE`, or `NAME` with its value in this shell.
+    pub(super) fn add_variable(&mut self, option: &str, part: &str) {
+        let pair = match part.split_once('=') {
+            Some((name, value)) => Some((name.to_owned(), value.to_owned())),
+            None => std::env::var(part)
+                .ok()
+                .map(|value| (part.to_owned(), value)),
+        };
+        match pair {
+            Some(pair) => self.env.push(pair),
+            None => self.note(format!("`{option}{part}`: it is not set here")),
+        }
+    }
+
+    /// Waits for jobs. `shown` is the condition as it was written.
+    pub(super) fn wait_for<'a>(
+        &mut self,
+        kind: &str,
+        jobs: impl Iterator<Item = &'a str>,
+        shown: &str,
+    ) {
+        let end = match kind {
+            "afterok" | "done" => "ok",
+            "afterany" | "ended" => "any",
+            _ => {
+                return self.note(format!(
+                    "`{shown}`: a job waits for the success (`--after JOB`) or for any end (`--after JOB:any`) of another"
+                ));
+            }
+        };
+        self.after.extend(jobs.map(|job| format!("{job}:{end}")));
+    }
+
+    /// Requests mail about an event. `shown` is the event as it was written.
+    pub(super) fn mail_at(&mut self, event: &str, shown: &str) {
+        match event {
+            "NONE" | "n" => self.mail = Mail::default(),
+            "END" | "e" => self.mail.at_end = true,
+            "FAIL" | "a" => self.mail.at_failure = true,
+            "ALL" => (self.mail.at_end, self.mail.at_failure) = (true, true),
+            _ => self.note(format!(
+                "`{shown}`: mail is sent at the end of a job and at its first failure"
+            )),
+        }
     }
 
     /// Parses `IDS%LIMIT`.
@@ -211,7 +233,7 @@ impl ScriptOptions {
         for (name, value) in &self.env {
             choices.add(false, &["--env", &format!("{name}={value}")]);
         }
-        if self.may_restart == Some(false) {
+        if self.never_restarts {
             choices.add(false, &["--crash-limit", "never-restart"]);
         }
         match self.priority {

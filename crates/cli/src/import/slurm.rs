@@ -1,129 +1,101 @@
 //! Parses lines of `sbatch`.
 
-use hq_core::words::has_word;
-
-use super::lines::{Line, Pair, pairs};
+use super::lines::Effect::{Call, Count, Nothing, On, Path, Text, Unknown};
+use super::lines::{Pair, Table};
 use super::script_options::{GpuUnit, Memory, ScriptOptions};
 use super::units::{Plain, gpus, memory_kib, seconds};
 
-/// Options without a value, or with a value only after `=`.
-const FLAGS: &str = "--exclusive --requeue --no-requeue --hold -H --wait -W --overcommit -O --oversubscribe --share \
-    -s --contiguous --spread-job --use-min-nodes --get-user-env --parsable --quiet -Q --verbose -v \
-    --test-only --nice --propagate --kill-on-invalid-dep --ignore-pbs --reboot";
+pub(super) const TABLE: Table = Table {
+    flags: &[
+        ("--exclusive", On(|to| &mut to.is_exclusive)),
+        ("--wait -W", On(|to| &mut to.waits)),
+        ("--no-requeue", On(|to| &mut to.never_restarts)),
+        ("--nice --hold -H", Call(other)),
+        (
+            "--requeue --overcommit -O --oversubscribe --share -s --contiguous --spread-job --use-min-nodes \
+             --get-user-env --parsable --quiet -Q --verbose -v --kill-on-invalid-dep --ignore-pbs",
+            Nothing,
+        ),
+        ("--propagate --test-only --reboot", Unknown),
+    ],
+    valued: &[
+        ("--nodes -N", Count(|to| &mut to.nodes)),
+        ("--ntasks -n", Count(|to| &mut to.tasks)),
+        ("--ntasks-per-node", Count(|to| &mut to.tasks_per_node)),
+        ("--tasks-per-node", Count(|to| &mut to.tasks_per_node)),
+        ("--cpus-per-task -c", Count(|to| &mut to.cpus_per_task)),
+        ("--mem --mem-per-cpu --mem-per-gpu", Call(other)),
+        ("--gres --gpus-per-node", Call(set_gpus)),
+        ("--gpus -G --gpus-per-task", Call(set_gpus)),
+        ("--job-name -J", Text(|to| &mut to.name)),
+        ("--array -a --time -t", Call(other)),
+        ("--output -o", Path(|to| &mut to.stdout)),
+        ("--error -e", Path(|to| &mut to.stderr)),
+        ("--input -i", Text(|to| &mut to.stdin)),
+        ("--chdir -D", Text(|to| &mut to.cwd)),
+        ("--dependency -d", Call(dependency)),
+        ("--mail-user", Text(|to| &mut to.mail.address)),
+        ("--mail-type --open-mode", Call(other)),
+        ("--export", Call(export)),
+        ("--signal", Call(signal)),
+        ("--time-min --begin -b --deadline", Call(other)),
+        ("--comment", Nothing),
+    ],
+    of_workers: "--partition -p --account -A --qos -q --constraint -C --reservation --nodelist -w --exclude -x \
+        --clusters -M --cluster-constraint --licenses -L --switches --wckey --nodefile -F",
+    path,
+    are_words: false,
+};
 
-/// Options that determine where workers run.
-const OF_WORKERS: &str = "--partition --account --qos --constraint --reservation --nodelist --exclude --clusters \
-    --cluster-constraint --licenses --switches --wckey --nodefile";
-
-/// Options without effect in hq.
-const WITHOUT_EFFECT: &str = "--parsable --quiet --verbose --comment --contiguous --kill-on-invalid-dep --ignore-pbs \
-    --use-min-nodes --spread-job --get-user-env --requeue --overcommit --oversubscribe --share";
-
-/// Short options and their long forms.
-const SHORT: &str = "-a=--array -A=--account -b=--begin -c=--cpus-per-task -C=--constraint -d=--dependency \
-    -D=--chdir -e=--error -F=--nodefile -G=--gpus -H=--hold -i=--input -J=--job-name -L=--licenses \
-    -m=--distribution -M=--clusters -n=--ntasks -N=--nodes -o=--output -O=--overcommit \
-    -p=--partition -q=--qos -Q=--quiet -s=--oversubscribe -S=--core-spec -t=--time -v=--verbose \
-    -w=--nodelist -W=--wait -x=--exclude";
-
-/// Reads the options of a line.
-pub(super) fn read(line: &Line, options: &mut ScriptOptions) {
-    if line.text.starts_with("hetjob") || line.text.starts_with("packjob") {
-        options.note(format!(
-            "`{}`: a job has one kind of task; submit each part as a separate job",
-            line.text
-        ));
-        return;
-    }
-    for pair in pairs(line.words(), FLAGS, false) {
-        let mut short = SHORT.split(' ').filter_map(|row| row.split_once('='));
-        let long = short.find(|(short, _)| *short == pair.name);
-        let name = long.map_or(pair.name.as_str(), |(_, long)| long);
-        if has_word(WITHOUT_EFFECT, name) {
-            continue;
-        }
-        if has_word(OF_WORKERS, name) {
-            options.of_workers.push(pair.shown());
-            continue;
-        }
-        let is_known = resource(name, &pair.value, options).or_else(|| other(name, &pair, options));
-        if is_known.is_none() {
-            options.untranslated(&pair.shown());
-        }
-    }
-}
-
-/// Applies an option about the resources of a task. Returns `None` if it is another option or its
-/// value is invalid.
-fn resource(name: &str, value: &str, options: &mut ScriptOptions) -> Option<()> {
-    // `2-4` nodes means at least two.
-    let number = || value.split('-').next()?.parse::<u32>().ok();
+fn other(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    let value = &*pair.value;
     let kib = || memory_kib(value, Plain::Mib);
-    match name {
-        "--nodes" => options.nodes = Some(number()?),
-        "--ntasks" => options.tasks = Some(number()?),
-        "--ntasks-per-node" | "--tasks-per-node" => options.tasks_per_node = Some(number()?),
-        "--cpus-per-task" => options.cpus_per_task = Some(number()?),
-        "--exclusive" => options.is_exclusive = true,
-        "--mem" if kib()? == 0 => options.memory = Some(Memory::All),
-        "--mem" => options.memory = Some(Memory::Node(kib()?)),
+    match &*pair.name {
+        "--nice" => options.priority = Some(0_i32.saturating_sub(value.parse().unwrap_or(100))),
         "--mem-per-cpu" => options.memory = Some(Memory::Cpu(kib()?)),
         "--mem-per-gpu" => options.memory = Some(Memory::Gpu(kib()?)),
-        "--gres" if !value.starts_with("gpu") => return None,
-        "--gres" | "--gpus-per-node" => set_gpus(value, GpuUnit::Node, options)?,
-        "--gpus" => set_gpus(value, GpuUnit::Job, options)?,
-        "--gpus-per-task" => set_gpus(value, GpuUnit::Task, options)?,
-        _ => return None,
-    }
-    Some(())
-}
-
-fn set_gpus(value: &str, per: GpuUnit, options: &mut ScriptOptions) -> Option<()> {
-    let first = value.split(',').next()?;
-    let (resource, count) = gpus(first)?;
-    options.gpus = Some((resource, count, per));
-    // hq does not distinguish these kinds.
-    if let Some((_, rest)) = value.split_once(',') {
-        options.untranslated(rest);
-    }
-    Some(())
-}
-
-fn other(name: &str, pair: &Pair, options: &mut ScriptOptions) -> Option<()> {
-    let value = pair.value.as_str();
-    let text = || (!value.is_empty()).then(|| value.to_owned());
-    match name {
-        "--job-name" => options.name = Some(text()?),
-        "--array" => options.set_array(&text()?),
-        "--time" if matches!(value, "UNLIMITED" | "INFINITE") => {}
+        "--mem" if kib()? == 0 => options.memory = Some(Memory::All),
+        "--mem" => options.memory = Some(Memory::Node(kib()?)),
+        "--array" | "-a" if value.is_empty() => return None,
+        "--array" | "-a" => options.set_array(value),
+        "--time" | "-t" if matches!(value, "UNLIMITED" | "INFINITE") => {}
         // A single field is minutes.
-        "--time" => options.time = Some(seconds(value, 60, 1)?),
-        "--output" => options.stdout = Some(path(value, options)),
-        "--error" => options.stderr = Some(path(value, options)),
-        "--input" => options.stdin = Some(text()?),
-        "--chdir" => options.cwd = Some(text()?),
-        "--dependency" => dependency(value, options),
-        "--mail-user" => options.mail.address = Some(text()?),
-        "--mail-type" => mail(value, options),
-        "--export" => export(value, options),
-        "--signal" => signal(value, options)?,
-        "--no-requeue" => options.may_restart = Some(false),
-        "--nice" => options.priority = Some(0_i32.saturating_sub(value.parse().unwrap_or(100))),
-        "--wait" => options.waits = true,
+        "--time" | "-t" => options.time = Some(seconds(value, 60, 1)?),
+        "--mail-type" => {
+            for event in value.split(',') {
+                options.mail_at(&event.to_ascii_uppercase(), &format!("--mail-type={event}"));
+            }
+        }
         "--open-mode" if value == "truncate" => {}
         "--open-mode" => options.note("`--open-mode=append`: output replaces the file; it is not appended".to_owned()),
-        "--time-min" | "--begin" | "--deadline" | "--hold" => options.note(format!(
+        _ => options.note(format!(
             "`{}`: a job starts as soon as workers have free resources; `hq submit --after JOB` makes it wait for another",
             pair.shown()
         )),
-        _ => return None,
+    }
+    Some(())
+}
+
+fn set_gpus(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    let per = match &*pair.name {
+        "--gres" if !pair.value.starts_with("gpu") => return None,
+        "--gres" | "--gpus-per-node" => GpuUnit::Node,
+        "--gpus-per-task" => GpuUnit::Task,
+        _ => GpuUnit::Job,
+    };
+    let (first, rest) = pair.value.split_once(',').unwrap_or((&pair.value, ""));
+    let (resource, count) = gpus(first)?;
+    options.gpus = Some((resource, count, per));
+    // hq does not distinguish these kinds.
+    if !rest.is_empty() {
+        options.untranslated(rest);
     }
     Some(())
 }
 
 /// Translates placeholders. Elements of an array have their own job numbers, so `%j` becomes job
 /// and task.
-fn path(pattern: &str, options: &mut ScriptOptions) -> String {
+fn path(options: &mut ScriptOptions, pattern: &str) -> String {
     if pattern == "/dev/null" {
         return "none".to_owned();
     }
@@ -167,7 +139,8 @@ fn path(pattern: &str, options: &mut ScriptOptions) -> String {
 }
 
 /// Parses `afterok:3:4,afterany:5`.
-fn dependency(value: &str, options: &mut ScriptOptions) {
+fn dependency(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    let value = &pair.value;
     if value.contains('?') {
         options.note(format!(
             "`--dependency={value}`: all conditions must hold, not just one"
@@ -177,55 +150,32 @@ fn dependency(value: &str, options: &mut ScriptOptions) {
         let (kind, jobs) = part.split_once(':').unwrap_or((part, ""));
         let mut jobs = jobs.split(':').filter(|job| !job.is_empty());
         match kind {
-            "afterok" => options.after.extend(jobs.map(|job| format!("{job}:ok"))),
-            "afterany" => options.after.extend(jobs.map(|job| format!("{job}:any"))),
             "aftercorr" => options.after_each = jobs.next_back().map(str::to_owned),
             "" => {}
-            _ => options.note(format!(
-                "`--dependency={part}`: a job waits for the success (`--after JOB`) or for any end (`--after JOB:any`) of another"
-            )),
+            _ => options.wait_for(kind, jobs, &format!("--dependency={part}")),
         }
     }
+    Some(())
 }
 
-fn mail(value: &str, options: &mut ScriptOptions) {
-    for event in value.split(',') {
-        match event.to_ascii_uppercase().as_str() {
-            "NONE" => options.mail = super::script_options::Mail::default(),
-            "END" => options.mail.at_end = true,
-            "FAIL" => options.mail.at_failure = true,
-            "ALL" => {
-                options.mail.at_end = true;
-                options.mail.at_failure = true;
-            }
-            _ => options.note(format!(
-                "`--mail-type={event}`: mail is sent at the end of a job and at its first failure"
-            )),
+fn export(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
+    for part in pair.value.split(',') {
+        match part {
+            "ALL" | "" => {}
+            "NONE" | "NIL" => options.passes_env = false,
+            part => options.add_variable("--export=", part),
         }
     }
-}
-
-fn export(value: &str, options: &mut ScriptOptions) {
-    for part in value.split(',') {
-        match part.split_once('=') {
-            Some((name, value)) => options.env.push((name.to_owned(), value.to_owned())),
-            None if matches!(part, "ALL" | "") => {}
-            None if matches!(part, "NONE" | "NIL") => options.passes_env = false,
-            None => match std::env::var(part) {
-                Ok(value) => options.env.push((part.to_owned(), value)),
-                Err(_) => options.note(format!("`--export={part}`: it is not set here")),
-            },
-        }
-    }
+    Some(())
 }
 
 /// Parses `B:USR1@120`.
-fn signal(value: &str, options: &mut ScriptOptions) -> Option<()> {
+fn signal(options: &mut ScriptOptions, pair: &Pair) -> Option<()> {
     // The letters are followed by a colon. Without it, they are part of a name, as in `BUS`.
-    let value = match value.split_once(':') {
+    let value = match pair.value.split_once(':') {
         Some(("R" | "B" | "RB" | "BR", signal)) => signal,
         Some(_) => return None,
-        None => value,
+        None => &*pair.value,
     };
     let (signal, before) = value.split_once('@').unwrap_or((value, "60"));
     options.signal = Some((signal.to_owned(), before.parse().ok()?));

@@ -1,24 +1,18 @@
 //! Parses sizes, durations and names of GPUs as batch systems write them.
 
+use crate::parse::size::unit_bits;
+
 /// Parses memory into KiB. A number without a unit is in units of `plain`.
 pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.get(digits.len()..)?.to_ascii_lowercase();
     let number: f64 = digits.parse().ok()?;
-    let letter = unit
-        .strip_suffix("ib")
-        .or(unit.strip_suffix('b').filter(|rest| !rest.is_empty()))
-        .unwrap_or(&unit);
-    let kib = match letter {
+    let kib = match &*unit {
         "" => number * plain.kib(),
         "b" => number / 1_024.0,
         // A PBS word has eight bytes.
         "w" => number / 128.0,
-        "k" => number,
-        "m" => number * 1_024.0,
-        "g" => number * 1_048_576.0,
-        "t" => number * 1_073_741_824.0,
-        _ => return None,
+        unit => number * f64::from(1_u32 << (unit_bits(unit)? - 10)),
     };
     // A larger value exceeds any machine, or is not a number.
     let is_sane = kib.is_finite() && (0.0..1e15).contains(&kib);

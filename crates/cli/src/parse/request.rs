@@ -4,6 +4,7 @@ use hq_core::resource::amount::{Amount, AmountError, UNITS_PER_WHOLE};
 use hq_core::resource::request::{Policy, ResourceEntry};
 use hq_core::sizing::FirstMemory;
 
+use super::size::unit_bits;
 use super::{Cursor, ParseError};
 
 const WHAT: &str = "resource request";
@@ -174,22 +175,11 @@ pub(crate) fn is_memory(name: &str) -> bool {
 fn parse_memory_unit(cursor: &mut Cursor<'_>) -> Option<u64> {
     let start = cursor.clone();
     let unit = cursor.take_while(|c| c.is_ascii_alphabetic());
-    let upper = unit.to_ascii_uppercase();
-    let letter = upper
-        .strip_suffix("IB")
-        .or(upper.strip_suffix('B'))
-        .unwrap_or(&upper);
-    let kib = match letter {
-        "K" => 1,
-        "M" => 1 << 10,
-        "G" => 1 << 20,
-        "T" => 1 << 30,
-        _ => {
-            *cursor = start;
-            return None;
-        }
-    };
-    Some(kib)
+    let bits = unit_bits(unit);
+    if bits.is_none() {
+        *cursor = start;
+    }
+    Some(1 << (bits? - 10))
 }
 
 fn parse_rest(mut cursor: Cursor<'_>, is_memory: bool) -> Result<RequestAmount, ParseError> {

@@ -16,18 +16,7 @@ pub(crate) fn parse_size_max(text: &str) -> Result<SizeMax, String> {
     }
     let expected = || format!("expected a number with K, M, G or T, or `none`, found `{text}`");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = text.get(digits.len()..).unwrap_or("").to_ascii_uppercase();
-    let letter = unit
-        .strip_suffix("IB")
-        .or(unit.strip_suffix('B'))
-        .unwrap_or(&unit);
-    let shift = match letter {
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(expected()),
-    };
+    let shift = unit_bits(text.get(digits.len()..).unwrap_or("")).ok_or_else(expected)?;
     let number = Amount::parse(digits).map_err(|_| expected())?;
     let bytes = (u128::from(number.0) << shift) / u128::from(UNITS_PER_WHOLE);
     let bytes = u64::try_from(bytes).map_err(|_| format!("`{text}` is too large"))?;
@@ -35,6 +24,17 @@ pub(crate) fn parse_size_max(text: &str) -> Result<SizeMax, String> {
         return Err(format!("expected at least 1M, found `{text}`"));
     }
     Ok(SizeMax(Some(bytes)))
+}
+
+/// Returns the power of two of a unit: `K`, `M`, `G` or `T`, alone or followed by `B` or `iB`.
+pub(crate) fn unit_bits(unit: &str) -> Option<u32> {
+    let unit = unit.to_ascii_uppercase();
+    let letter = unit
+        .strip_suffix("IB")
+        .or(unit.strip_suffix('B'))
+        .unwrap_or(&unit);
+    let index = ["K", "M", "G", "T"].iter().position(|one| *one == letter)?;
+    u32::try_from(10 * (index + 1)).ok()
 }
 
 #[cfg(test)]
