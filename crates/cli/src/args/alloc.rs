@@ -7,10 +7,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use hq_core::resource::descriptor::ResourceItem;
 
 use super::deferred::Deferred;
+use super::job::StreamArg;
 use super::submit::YesNo;
 use super::worker::DetectResources;
 use crate::parse::ParseError;
-use crate::parse::duration::{DurationError, parse_duration, parse_duration_words, parse_limit};
+use crate::parse::duration::{parse_duration, parse_duration_words, parse_limit};
 use crate::parse::resource::{CpuDefinition, parse_cpus, parse_definition};
 use crate::parse::value::{parse_utilization, path_parser};
 
@@ -198,7 +199,7 @@ fn given_detection(text: &str) -> Result<TypedValue<DetectResources>, String> {
     TypedValue::new(text, str::parse)
 }
 
-fn given_words(text: &str) -> Result<TypedValue<Duration>, DurationError> {
+fn given_words(text: &str) -> Result<TypedValue<Duration>, String> {
     TypedValue::new(text, parse_duration_words)
 }
 
@@ -275,16 +276,7 @@ pub(crate) struct LogArgs {
 
     /// Which stream
     #[arg(value_enum, value_name = "STREAM")]
-    pub(crate) stream: LogStream,
-}
-
-/// A captured stream.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LogStream {
-    /// Standard output
-    Stdout,
-    /// Standard error
-    Stderr,
+    pub(crate) stream: StreamArg,
 }
 
 /// A queue.

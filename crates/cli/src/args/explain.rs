@@ -18,26 +18,14 @@ mod argument;
 mod repair;
 
 /// Readable replacements for the standard library's errors about numbers.
-const NUMBERS: &[(&str, &str)] = &[
-    ("invalid digit found in string", "expected a whole number"),
-    (
-        "number would be zero for non-zero type",
-        "expected a whole number from 1",
-    ),
-    (
-        "cannot parse integer from empty string",
-        "expected a whole number, found nothing",
-    ),
-    (
-        "number too large to fit in target type",
-        "the number is too large",
-    ),
-    (
-        "number too small to fit in target type",
-        "the number is too small",
-    ),
-    ("invalid float literal", "expected a number such as 0.5"),
-];
+const NUMBERS: &str = "
+invalid digit found in string: expected a whole number
+number would be zero for non-zero type: expected a whole number from 1
+cannot parse integer from empty string: expected a whole number, found nothing
+number too large to fit in target type: the number is too large
+number too small to fit in target type: the number is too small
+invalid float literal: expected a number such as 0.5
+";
 
 /// Returns the whole text for standard error, with colors.
 pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
@@ -68,7 +56,7 @@ pub(crate) fn text(mut error: clap::Error, words: &[OsString]) -> String {
         );
     }
     let mut text = error.render().ansi().to_string();
-    for (technical, plain) in NUMBERS {
+    for (technical, plain) in rows(NUMBERS) {
         text = text.replace(technical, plain);
     }
     let Some(help) = help else { return text };
@@ -205,15 +193,11 @@ fn help_for(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<String
     if kind == ErrorKind::ArgumentConflict {
         if context(error, ContextKind::InvalidArg) == context(error, ContextKind::PriorArg) {
             let arg = context(error, ContextKind::InvalidArg).unwrap_or_default();
-            let has_ids = ["--array", "--tasks"]
-                .iter()
-                .any(|option| arg.starts_with(option));
-            let ids = if has_ids {
-                "; several ids or ranges are one value: `1-3,7`"
-            } else {
-                ""
-            };
-            return Some(format!("write it once{ids}"));
+            let has_ids = arg.starts_with("--array") || arg.starts_with("--tasks");
+            return Some(match has_ids {
+                true => "write it once; several ids or ranges are one value: `1-3,7`".to_owned(),
+                false => "write it once".to_owned(),
+            });
         }
         let text = error.to_string();
         let has = |option: &str| text.contains(&format!("'{option}"));
@@ -408,42 +392,34 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
             "`{file}` is the list, one task a line, and the program is missing: `hq {verb} --each-line {file} -- PROGRAM`; lines that are commands themselves run with `-- bash -c 'eval \"$HQ_ENTRY\"'`"
         ));
     }
-    let text = match path {
-        ["submit"] | ["job", "submit"] => {
-            "the program comes last: `hq submit --array 1-10 -- ./step`; a script is named, not read from standard input: `hq submit ./script.sh`; see `hq doc jobs`"
+    let path_text = path.join(" ");
+    let mut known = rows(MISSING).filter(|(commands, _)| habits::is_among(commands, &path_text));
+    match (path, known.next()) {
+        (["alloc", ..], _) if missing.iter().any(|name| name == "<QUEUE>") => {
+            Some("name a queue by its id, which `hq alloc list` shows".to_owned())
         }
-        ["run"] => {
-            "the program comes last: `hq run --each-line FILE -- ./step`; a script is named, not read from standard input: `hq run ./script.sh`; see `hq doc quickstart`"
+        (["job", "cat"], _) if missing.len() == 1 => {
+            argument::full_description(path, &missing[0], words)
         }
-        ["task", "info" | "explain"] => {
-            "name a task as `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks"
-        }
-        ["journal", "export" | "check"] => {
-            "name a journal, or its server directory: `hq journal export DIR`; `hq journal replay` asks the running server"
-        }
-        ["journal", "report"] => {
-            "`hq report [OUTPUT]` writes the page of the running or the last server"
-        }
-        ["job", "cat"] if missing.len() == 1 => {
-            return argument::full_description(path, &missing[0], words);
-        }
-        ["job", "submit-file"] => {
-            "name the file: `hq job submit-file FILE.toml`; `-` is standard input: `hq job submit-file - < FILE.toml`"
-        }
-        ["worker", "deploy-ssh"] => {
-            "name a file with a host in each line: `hq worker deploy-ssh HOSTFILE`"
-        }
-        ["task", "notify"] => "name the message: `hq task notify MESSAGE`",
-        ["doc"] => "words follow: `hq doc --search memory limit`; `hq doc` lists the pages",
-        ["alloc", ..] if missing.iter().any(|name| name == "<QUEUE>") => {
-            "name a queue by its id, which `hq alloc list` shows"
-        }
-        ["job" | "task", ..] => "name a job by its id, which `hq job list` shows, or as `last`",
-        ["worker", ..] => "workers are chosen by id, as in `hq worker list`",
-        _ => return argument::full_description(path, missing.first()?, words),
-    };
-    Some(text.to_owned())
+        (_, Some((_, text))) => Some(text.to_owned()),
+        (_, None) => argument::full_description(path, missing.first()?, words),
+    }
 }
+
+/// What to say if an argument of a command is missing.
+const MISSING: &str = "
+submit: the program comes last: `hq submit --array 1-10 -- ./step`; a script is named, not read from standard input: `hq submit ./script.sh`; see `hq doc jobs`
+run: the program comes last: `hq run --each-line FILE -- ./step`; a script is named, not read from standard input: `hq run ./script.sh`; see `hq doc quickstart`
+task info, task explain: name a task as `JOB.TASK`, as in `hq task info 3.7`; `hq task list JOB` lists tasks
+journal export, journal check: name a journal, or its server directory: `hq journal export DIR`; `hq journal replay` asks the running server
+journal report: `hq report [OUTPUT]` writes the page of the running or the last server
+job submit-file: name the file: `hq job submit-file FILE.toml`; `-` is standard input: `hq job submit-file - < FILE.toml`
+worker deploy-ssh: name a file with a host in each line: `hq worker deploy-ssh HOSTFILE`
+task notify: name the message: `hq task notify MESSAGE`
+doc: words follow: `hq doc --search memory limit`; `hq doc` lists the pages
+job, task: name a job by its id, which `hq job list` shows, or as `last`
+worker: workers are chosen by id, as in `hq worker list`
+";
 
 /// The words that mean "unlimited" in other tools.
 const NO_LIMIT: &str = "infinite infinity inf unlimited none never no";

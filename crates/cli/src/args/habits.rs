@@ -40,34 +40,47 @@ impl Habit {
     fn words(self) -> impl Iterator<Item = &'static str> {
         self.words.split(' ')
     }
+}
 
-    /// Returns whether the answer applies to a command.
-    fn is_about(self, path: &str) -> bool {
-        let path = if path == "job submit" { "submit" } else { path };
-        self.of.split(", ").any(|of| {
-            let rest = path.strip_prefix(of);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-        })
-    }
+/// Returns whether a command is in a list of commands and groups.
+pub(super) fn is_among(list: &str, path: &str) -> bool {
+    let path = if path == "job submit" { "submit" } else { path };
+    list.split(", ").any(|of| {
+        let rest = path.strip_prefix(of);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    })
 }
 
 /// Returns the answer for an option of another tool. `--mem=4G` counts as `--mem`, and `-n4` as
 /// `-n`.
-pub(crate) fn of_option(path: &[&str], word: &str) -> Option<&'static str> {
+pub(crate) fn of_option(path: &[&str], word: &str) -> Option<String> {
     let path = path.join(" ");
     if path.is_empty() {
         return Some(
-            "options of tasks follow the command: `hq run -j 4 -- PROGRAM`, `hq submit --cpus 2 -- PROGRAM`; `hq --help` lists the commands",
+            "options of tasks follow the command: `hq run -j 4 -- PROGRAM`, `hq submit --cpus 2 -- PROGRAM`; `hq --help` lists the commands".to_owned(),
         );
     }
     let name = word.split('=').next().unwrap_or(word);
-    // The value of a short option may follow it directly.
-    let is_it = |known: &str| {
-        known == name || (known.len() == 2 && name.starts_with(known) && !name.starts_with("--"))
+    let is_number = name.starts_with(|c: char| c.is_ascii_digit())
+        && word
+            .chars()
+            .all(|c| c.is_ascii_digit() || ",-:".contains(c));
+    let is_it = |known: &str| match known {
+        "#" => is_number,
+        "*" => !word.starts_with('-'),
+        // The value of a short option may follow it directly.
+        _ => {
+            known == name || known.len() == 2 && name.starts_with(known) && !name.starts_with("--")
+        }
     };
-    let mut about = habits(OPTIONS).filter(|habit| habit.is_about(&path));
-    let found = about.find(|habit| habit.words().any(is_it));
-    found.map(|habit| habit.answer)
+    let mut about = habits(OPTIONS).filter(|habit| is_among(habit.of, &path));
+    let found = about.find(|habit| habit.words().any(is_it))?;
+    Some(
+        found
+            .answer
+            .replace("{word}", word)
+            .replace("{path}", &path),
+    )
 }
 
 /// Returns the answer for a subcommand of another tool.
@@ -114,6 +127,11 @@ mod tests {
                     continue;
                 };
                 let line = line
+                    .replace("channel {word}", "channel stdout")
+                    .replace("{word}", "1")
+                    .replace("{path} 3 1,2", "task info 3 1,2")
+                    .replace("{path}", "alloc info")
+                    .replace("JOB.1", "1.1")
                     .replace("JOB.TASK", "1.1")
                     .replace(" JOB", " 1")
                     .replace(" TASK", " 1")

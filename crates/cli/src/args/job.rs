@@ -7,6 +7,7 @@ use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use hq_core::job::JobState;
 use hq_core::range::IdArray;
 use hq_protocol::client;
+use hq_stream::Channel;
 
 use super::deferred::Deferred;
 use super::submit::{FollowArgs, NotifyArgs, OwnTasksArgs, SubmitArgs};
@@ -283,6 +284,15 @@ pub(crate) struct CatArgs {
     /// Print a line that names the task before its output
     #[arg(long)]
     pub(crate) print_task_header: bool,
+}
+
+impl StreamArg {
+    pub(crate) const fn channel(self) -> Channel {
+        match self {
+            Self::Stdout => Channel::Stdout,
+            Self::Stderr => Channel::Stderr,
+        }
+    }
 }
 
 impl std::fmt::Display for StreamArg {

@@ -63,132 +63,45 @@ fn global_options_work_at_every_level() {
     }
 }
 
+/// The kind of mistake, the line, and a part of the message.
+const REFUSALS: &str = r"
+InvalidSubcommand: nonsense => error: unrecognized subcommand 'nonsense'
+InvalidSubcommand: help => error: unrecognized subcommand 'help'
+InvalidSubcommand: job help => error: unrecognized subcommand 'help'
+UnknownArgument: submit --foo ls => error: unexpected argument '--foo' found
+MissingRequiredArgument: submit => the following required arguments were not provided:
+ArgumentConflict: submit --cpus=1 --cpus=2 ls => cannot be used multiple times
+ArgumentConflict: submit --cpus=1 --nodes=2 ls => error: the argument '--cpus <AMOUNT>' cannot be used with '--nodes <COUNT>'
+ArgumentConflict: submit --pin=omp --nodes=2 ls => cannot be used with
+ArgumentConflict: submit --wait --progress ls => cannot be used with
+ArgumentConflict: submit --each-line=a --from-json=b ls => cannot be used with
+ValueValidation: submit --cpus 0 ls => --- Zero resources cannot be requested
+ValueValidation: submit --array 3-1 ls => error: invalid value '3-1' for '--array <IDS>'
+InvalidValue: submit --pin x ls => [possible values: taskset, omp]
+ValueValidation: submit --name 'a\nb' ls => name cannot have a newline or a tab
+ValueValidation: submit --weight 0 ls => Resource weight has to be positive number
+UnknownArgument: job cancel 1 2 => unexpected argument '2' found
+ArgumentConflict: job list --filter waiting --filter running => cannot be used multiple times
+ArgumentConflict: worker list --all --filter offline => cannot be used with
+ValueValidation: worker start --detect-resources foo => invalid variant: foo
+ValueValidation: worker start --detect-resources all,cpus => invalid variant: all
+ValueValidation: worker start --overview-interval 10 => expected words
+UnknownArgument: job -V => unexpected argument '-V' found
+";
+
 #[test]
-#[expect(clippy::too_many_lines, reason = "most lines are a table of inputs")]
 fn refusals_name_the_problem() {
-    for (words, kind, text) in [
-        (
-            &["nonsense"][..],
-            ErrorKind::InvalidSubcommand,
-            "error: unrecognized subcommand 'nonsense'",
-        ),
-        (
-            &["help"],
-            ErrorKind::InvalidSubcommand,
-            "error: unrecognized subcommand 'help'",
-        ),
-        (
-            &["job", "help"],
-            ErrorKind::InvalidSubcommand,
-            "error: unrecognized subcommand 'help'",
-        ),
-        (
-            &["submit", "--foo", "ls"],
-            ErrorKind::UnknownArgument,
-            "error: unexpected argument '--foo' found",
-        ),
-        (
-            &["submit"],
-            ErrorKind::MissingRequiredArgument,
-            "the following required arguments were not provided:",
-        ),
-        (
-            &["submit", "--cpus=1", "--cpus=2", "ls"],
-            ErrorKind::ArgumentConflict,
-            "cannot be used multiple times",
-        ),
-        (
-            &["submit", "--cpus=1", "--nodes=2", "ls"],
-            ErrorKind::ArgumentConflict,
-            "error: the argument '--cpus <AMOUNT>' cannot be used with '--nodes <COUNT>'",
-        ),
-        (
-            &["submit", "--pin=omp", "--nodes=2", "ls"],
-            ErrorKind::ArgumentConflict,
-            "cannot be used with",
-        ),
-        (
-            &["submit", "--wait", "--progress", "ls"],
-            ErrorKind::ArgumentConflict,
-            "cannot be used with",
-        ),
-        (
-            &["submit", "--each-line=a", "--from-json=b", "ls"],
-            ErrorKind::ArgumentConflict,
-            "cannot be used with",
-        ),
-        (
-            &["submit", "--cpus", "0", "ls"],
-            ErrorKind::ValueValidation,
-            "--- Zero resources cannot be requested",
-        ),
-        (
-            &["submit", "--array", "3-1", "ls"],
-            ErrorKind::ValueValidation,
-            "error: invalid value '3-1' for '--array <IDS>': ",
-        ),
-        (
-            &["submit", "--pin", "x", "ls"],
-            ErrorKind::InvalidValue,
-            "[possible values: taskset, omp]",
-        ),
-        (
-            &["submit", "--name", "a\nb", "ls"],
-            ErrorKind::ValueValidation,
-            "name cannot have a newline or a tab",
-        ),
-        (
-            &["submit", "--weight", "0", "ls"],
-            ErrorKind::ValueValidation,
-            "Resource weight has to be positive number",
-        ),
-        (
-            &["job", "cancel", "1", "2"],
-            ErrorKind::UnknownArgument,
-            "unexpected argument '2' found",
-        ),
-        (
-            &["job", "list", "--filter", "waiting", "--filter", "running"],
-            ErrorKind::ArgumentConflict,
-            "cannot be used multiple times",
-        ),
-        (
-            &["worker", "list", "--all", "--filter", "offline"],
-            ErrorKind::ArgumentConflict,
-            "cannot be used with",
-        ),
-        (
-            &["worker", "start", "--detect-resources", "foo"],
-            ErrorKind::ValueValidation,
-            "invalid variant: foo",
-        ),
-        (
-            &["worker", "start", "--detect-resources", "all,cpus"],
-            ErrorKind::ValueValidation,
-            "invalid variant: all",
-        ),
-        (
-            &["worker", "start", "--overview-interval", "10"],
-            ErrorKind::ValueValidation,
-            "expected words",
-        ),
-        (
-            &["job", "-V"],
-            ErrorKind::UnknownArgument,
-            "unexpected argument '-V' found",
-        ),
-    ] {
-        let (found, message) = refused(words);
+    let rows = REFUSALS.lines().filter_map(|row| row.split_once(": "));
+    for (kind, row) in rows {
+        let (line, text) = row.split_once(" => ").expect("a row");
+        let words = shlex::split(&line.replace("\\n", "\n")).expect("closed quotes");
+        let (found, message) = refused(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(
-            found == kind && message.contains(text),
-            "{words:?}: {found:?} {message}"
+            format!("{found:?}") == kind && message.contains(text),
+            "{line}: {found:?} {message}"
         );
-        assert!(
-            message
-                .trim_end()
-                .ends_with("For more information, try '--help'."),
-            "{message}"
-        );
+        let ending = "For more information, try '--help'.";
+        assert!(message.trim_end().ends_with(ending), "{message}");
     }
 }
 

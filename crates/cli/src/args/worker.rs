@@ -301,7 +301,7 @@ pub(crate) struct QuarantineArgs {
 
 /// Parses the duration of a quarantine.
 fn parse_quarantine(text: &str) -> Result<Duration, String> {
-    let span = parse_duration(text).map_err(|error| error.to_string())?;
+    let span = parse_duration(text)?;
     if QUARANTINE_SPANS.contains(&span) {
         return Ok(span);
     }

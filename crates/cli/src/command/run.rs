@@ -154,7 +154,7 @@ fn prepare(
         output_dir: Some(output_dir),
     };
     if let Some(path) = job_file(&args.command)? {
-        check_file_options(&args.command, &FILE_OPTIONS)?;
+        check_file_options(&args.command, FILE_OPTIONS)?;
         let prepared = jobfile::load(path, Destination::default(), place)?;
         return skip_if(args.tasks.skip_done, prepared);
     }
@@ -173,17 +173,8 @@ fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubm
 }
 
 /// The options of `hq run` that may be used with a job file.
-const FILE_OPTIONS: [&str; 9] = [
-    "--jobs",
-    "-j",
-    "--unordered",
-    "--skip-done",
-    "--dry-run",
-    "--output-mode",
-    "--colors",
-    "--debug",
-    "--server-dir",
-];
+const FILE_OPTIONS: &str =
+    "--jobs -j --unordered --skip-done --dry-run --output-mode --colors --debug --server-dir";
 
 /// Returns the job file if the only argument ends in `.toml`, `.yaml` or `.json`, or has such
 /// content.

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use hq_core::diagnosis::SET_ASIDE;
 use hq_core::job::TaskTotals;
-use hq_core::words::{number, part};
+use hq_core::words::{has_word, number, part};
 use hq_protocol::client::{self, Problem, ask_problems::Change};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::output::pace;
 use crate::output::view::{bar, counts_value, is_idle, nonzero, task_state_word, totals};
 use crate::source::problems::{is_open, sentence};
 use crate::source::{Snapshot, is_lost};
-use crate::text::{clean, fit};
+use crate::text::{clean, fit, rows};
 
 /// The maximum number of jobs and problems that fit on a screen.
 const JOBS_SHOWN_MAX: usize = 10;
@@ -287,42 +287,34 @@ fn write_problem(context: &mut Context, problem: &Problem, now_ns: i64) -> CliRe
     Ok(writeln!(context.out, "           {known}")?)
 }
 
-/// Returns advice on a problem, with the exact command.
+/// The advice on problems, with the exact command, by kind.
+const ADVICE: &str = "
+set-aside: `hq worker info {worker}` shows it, `hq worker release {worker}` gives it tasks again
+node: `hq worker info {worker}` shows it, `hq worker quarantine {worker}` keeps tasks away from it, `hq worker release {worker}` gives it tasks again
+failing-job failed-tasks: `hq job failures {id}` shows why, `hq job resubmit {id} --filter failed` tries again
+lost-workers: `hq worker list --all` shows which; their tasks run again elsewhere
+unkillable: `hq doc failures` explains this
+memory-limits: `hq doc resources` explains memory limits
+journal: everything that was confirmed is on disk; the server continues when the disk works again
+queue: `hq alloc info {id}` shows its allocations, `hq alloc resume {id}` lets it try again
+starving-job: `hq task list {id} --filter waiting` lists the tasks, `hq task explain -v {id}.TASK` compares one with each worker
+doubtful-job: `hq job info -v {id}` shows it, `hq job cancel {id}` ends the job
+";
+
+/// Returns advice on a problem.
 fn advice(problem: &Problem) -> String {
-    let id = problem.subject.unwrap_or(0);
-    match &*problem.kind {
-        "node" if problem.heading == SET_ASIDE => {
-            let worker = problem.worker.unwrap_or(0);
-            format!(
-                "`hq worker info {worker}` shows it, `hq worker release {worker}` gives it tasks again"
-            )
-        }
-        "node" => {
-            let worker = problem.worker.unwrap_or(0);
-            format!(
-                "`hq worker info {worker}` shows it, `hq worker quarantine {worker}` keeps tasks away from it, `hq worker release {worker}` gives it tasks again"
-            )
-        }
-        "failing-job" | "failed-tasks" => format!(
-            "`hq job failures {id}` shows why, `hq job resubmit {id} --filter failed` tries again"
-        ),
-        "lost-workers" => {
-            "`hq worker list --all` shows which; their tasks run again elsewhere".to_owned()
-        }
-        "unkillable" => "`hq doc failures` explains this".to_owned(),
-        "memory-limits" => "`hq doc resources` explains memory limits".to_owned(),
-        "journal" => "everything that was confirmed is on disk; the server continues when the disk works again".to_owned(),
-        "queue" => format!(
-            "`hq alloc info {id}` shows its allocations, `hq alloc resume {id}` lets it try again"
-        ),
-        "starving-job" => format!(
-            "`hq task list {id} --filter waiting` lists the tasks, `hq task explain -v {id}.TASK` compares one with each worker"
-        ),
-        "doubtful-job" => {
-            format!("`hq job info -v {id}` shows it, `hq job cancel {id}` ends the job")
-        }
-        _ => "report it with the server's log; running tasks continue".to_owned(),
-    }
+    let kind = match &*problem.kind {
+        "node" if problem.heading == SET_ASIDE => "set-aside",
+        kind => kind,
+    };
+    let known = rows(ADVICE).find(|(kinds, _)| has_word(kinds, kind));
+    let text = known.map_or(
+        "report it with the server's log; running tasks continue",
+        |(_, text)| text,
+    );
+    let shown = |number: Option<u32>| number.unwrap_or(0).to_string();
+    text.replace("{id}", &shown(problem.subject))
+        .replace("{worker}", &shown(problem.worker))
 }
 
 /// Returns the kind and the subject, for scripts.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use hq_core::range::IdArray;
 use hq_core::template::{After, SubmitSpec};
+use hq_core::words::has_word;
 
 use super::notify::Callback;
 use super::{Context, follow, situation};
@@ -156,26 +157,12 @@ pub(super) fn complete(
 }
 
 /// The options of `hq submit` that may be used with a job file.
-const FILE_OPTIONS: [&str; 14] = [
-    "--job",
-    "--open",
-    "--max-tasks",
-    "--once",
-    "--skip-done",
-    "--dry-run",
-    "--notify",
-    "--notify-on",
-    "--wait",
-    "--progress",
-    "--output-mode",
-    "--server-dir",
-    "--colors",
-    "--debug",
-];
+const FILE_OPTIONS: &str = "--job --open --max-tasks --once --skip-done --dry-run --notify --notify-on --wait --progress \
+    --output-mode --server-dir --colors --debug";
 
 /// Returns the command line for a job file.
 fn file_args(args: SubmitArgs) -> CliResult<SubmitFileArgs> {
-    check_file_options(&args.command, &FILE_OPTIONS)?;
+    check_file_options(&args.command, FILE_OPTIONS)?;
     let path = args.command.into_iter().next().unwrap_or_default();
     Ok(SubmitFileArgs {
         path: path.into(),
@@ -189,9 +176,9 @@ fn file_args(args: SubmitArgs) -> CliResult<SubmitFileArgs> {
 }
 
 /// Rejects task options, which a job file sets itself.
-pub(super) fn check_file_options(command: &[OsString], known: &[&str]) -> CliResult<()> {
+pub(super) fn check_file_options(command: &[OsString], known: &str) -> CliResult<()> {
     let given = given_options(command);
-    let Some(option) = given.iter().find(|option| !known.contains(&&***option)) else {
+    let Some(option) = given.iter().find(|option| !has_word(known, option)) else {
         return Ok(());
     };
     let file = command

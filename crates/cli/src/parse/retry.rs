@@ -55,38 +55,19 @@ pub(crate) fn parse_retry_grow(text: &str) -> Result<GrowSpec, String> {
     let mut last = "";
     for part in text.split(',').map(str::trim) {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
-        match (name, last) {
-            ("mem", _) if grow.memory.is_none() => {
-                let permille = parse_factor(value)?;
-                grow.memory = Some(Growth {
-                    permille,
-                    max: None,
-                });
-            }
-            ("time", _) if grow.time.is_none() => {
-                let permille = parse_factor(value)?;
-                grow.time = Some(Growth {
-                    permille,
-                    max: None,
-                });
-            }
-            ("max", "mem") => {
+        match (name, &mut grow.memory, &mut grow.time) {
+            ("mem", memory @ None, _) => *memory = Some(growth(value)?),
+            ("time", _, time @ None) => *time = Some(growth(value)?),
+            ("max", Some(growth), _) if last == "mem" => {
                 let max = parse_named_request(&format!("mem={value}"));
                 let max = max.map_err(|error| format!("max of mem: {error}"))?;
-                grow.memory = grow.memory.map(|growth| Growth {
-                    max: Some(max.amount),
-                    ..growth
-                });
+                growth.max = Some(max.amount);
             }
-            ("max", "time") => {
+            ("max", _, Some(growth)) if last == "time" => {
                 let max = parse_duration(value);
-                let max = max.map_err(|error| format!("max of time: {error}"))?;
-                grow.time = grow.time.map(|growth| Growth {
-                    max: Some(max),
-                    ..growth
-                });
+                growth.max = Some(max.map_err(|error| format!("max of time: {error}"))?);
             }
-            ("mem" | "time", _) => return Err(format!("`{name}` is given twice")),
+            ("mem" | "time", ..) => return Err(format!("`{name}` is given twice")),
             _ => {
                 return Err(format!(
                     "expected mem=FACTOR, time=FACTOR, or max=LIMIT after one of them, found `{part}`"
@@ -98,13 +79,18 @@ pub(crate) fn parse_retry_grow(text: &str) -> Result<GrowSpec, String> {
     Ok(grow)
 }
 
-/// Parses a factor above 1 as thousandths.
-fn parse_factor(text: &str) -> Result<u32, String> {
+/// Parses a factor above 1.
+fn growth<T>(text: &str) -> Result<Growth<T>, String> {
     let factor = Amount::parse(text).ok();
     // Amounts have four decimals.
     let permille = factor.and_then(|factor| u32::try_from(factor.0 / 10).ok());
     let permille = permille.filter(|permille| (1_001..=PERMILLE_MAX).contains(permille));
-    permille.ok_or_else(|| format!("expected a factor above 1 and up to 100, found `{text}`"))
+    let permille = permille
+        .ok_or_else(|| format!("expected a factor above 1 and up to 100, found `{text}`"))?;
+    Ok(Growth {
+        permille,
+        max: None,
+    })
 }
 
 /// Parses a signal: `SIGTERM`, `term` or `15`.

@@ -19,6 +19,7 @@ use crate::args;
 use crate::args::submit::{DirectivesMode, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::import;
+use crate::output::format::lossy;
 use crate::parse::learn::TimeRequest;
 use crate::parse::param::ParamArg;
 use crate::parse::request::ResourceArg;
@@ -319,7 +320,7 @@ fn directive_help(source: &str, head: &[u8], error: &clap::Error) -> Option<Stri
             "this option belongs on the command line: `hq submit {name} {source}`"
         ))
     } else if let Some(answer) = args::of_option(&["submit"], name) {
-        Some(answer.to_owned())
+        Some(answer)
     } else {
         text(ContextKind::SuggestedArg).map(|meant| format!("did you mean `{meant}`?"))
     };
@@ -370,7 +371,7 @@ fn split_words(line: &[u8]) -> Result<Vec<OsString>, String> {
         }
     }
     if is_quoted {
-        let line = String::from_utf8_lossy(line.trim_ascii()).into_owned();
+        let line = lossy(line.trim_ascii());
         return Err(format!("expected a closing `\"` in the line `#HQ {line}`"));
     }
     words.extend(word.map(OsString::from_vec));

@@ -16,12 +16,9 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
         return Some(answer);
     }
     if let Some(answer) = habits::of_option(path, word) {
-        return Some(answer.to_owned());
+        return Some(answer);
     }
-    if let Some(answer) = of_number(path, word)
-        .or_else(|| of_id(path, word))
-        .or_else(|| of_positional(path, word, words))
-    {
+    if let Some(answer) = of_id(path, word).or_else(|| of_positional(path, word, words)) {
         return Some(answer);
     }
     match path {
@@ -40,13 +37,6 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
                 "options of the batch system are one text in front of the script: `hq import --options '{typed}' FILE`"
             ))
         }),
-        ["query"] if !word.starts_with('-') => Some(
-            "the SQL is one word in quotes: `hq query 'select count(*) from tasks'`".to_owned(),
-        ),
-        ["job", "list"] if !word.starts_with('-') => Some(
-            "`hq job list --filter running,failed` lists the jobs in these states, `hq job list --all` all jobs, and `hq job info JOB` shows one job"
-                .to_owned(),
-        ),
         ["job", "submit-file"] if !word.starts_with('-') => Some(format!(
             "a job file runs as a whole, without a program or arguments: `hq job submit-file {}`; several files are several commands",
             before.unwrap_or(&"FILE.toml")
@@ -54,10 +44,6 @@ pub(super) fn of_argument(path: &[&str], word: &str, words: &[&str]) -> Option<S
         ["job" | "worker", command, ..] if are_files(&[word, before.unwrap_or(&"")]) => Some(format!(
             "the shell has replaced `*` with file names; to select all, type `hq {} {command} all`",
             path[0]
-        )),
-        ["task", "info" | "explain"] if !word.starts_with('-') => Some(format!(
-            "the job is followed by one word with tasks: `hq {} 3 1,2`",
-            path.join(" ")
         )),
         // This is a second word after one that selects everything.
         ["job" | "worker" | "task", command, ..]
@@ -209,41 +195,6 @@ fn of_positional(path: &[&str], word: &str, words: &[&str]) -> Option<String> {
     ))
 }
 
-/// Returns advice about a number where no id is expected.
-fn of_number(path: &[&str], word: &str) -> Option<String> {
-    let is_ids = word.starts_with(|c: char| c.is_ascii_digit())
-        && word
-            .chars()
-            .all(|c| c.is_ascii_digit() || matches!(c, ',' | '-' | ':'));
-    let command = path.join(" ");
-    let text = match path {
-        _ if !is_ids => return None,
-        ["job", "cat"] => {
-            format!("choose tasks with an option: `hq job cat JOB stdout --tasks {word}`")
-        }
-        ["job", "tail"] => format!(
-            "a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; it follows one job"
-        ),
-        ["worker", "list"] => format!("`hq worker info {word}` shows one worker"),
-        ["job", "list" | "summary"] => format!("`hq job info {word}` shows one job"),
-        ["worker", "start"] => format!("set the cpus with `hq worker start --cpus {word}`"),
-        ["server", "start"] => {
-            format!("set ports with options: `hq server start --client-port {word}`")
-        }
-        ["task", "list"] => format!(
-            "choose tasks with an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`"
-        ),
-        ["server", "wait"] => format!("a time is an option: `hq server wait --timeout {word}`"),
-        ["job", "open"] => format!(
-            "the server chooses the id of a new job; `hq submit --job {word} -- PROGRAM` adds tasks to an open one"
-        ),
-        ["alloc", "list"] => format!("`hq alloc info {word}` shows one queue"),
-        ["alloc", ..] => format!("a queue is chosen by one id, as in `hq {command} 1`"),
-        _ => return None,
-    };
-    Some(text)
-}
-
 /// Returns advice about an option that only other commands have.
 fn of_other_command(path: &[&str], word: &str) -> Option<String> {
     let name = word.trim_start_matches('-').split('=').next()?;
@@ -339,24 +290,11 @@ fn of_stray_word(path: &[&str], word: &str, (before, words): (&str, &[&str])) ->
         ["job", "open"] => {
             "it creates a job without tasks; `hq submit --job ID -- PROGRAM` adds tasks, and `hq job close ID` closes it"
         }
-        ["job", "tail"] if matches!(word, "stdout" | "stderr") => {
-            return Some(format!(
-                "one of the streams is chosen by an option: `hq job tail JOB --channel {word}`"
-            ));
-        }
         ["output-log"] => {
             return Some(format!(
                 "the commands after the directory are {}",
                 quoted_list(&commands_of(path))
             ));
-        }
-        ["journal", "replay" | "stream"] => {
-            return Some(format!(
-                "it asks the running server; `hq journal export {word}` reads a file"
-            ));
-        }
-        ["journal", "prune"] => {
-            "it removes all ended jobs from the journal; `hq job forget 1-3` removes single jobs from the server"
         }
         _ => {
             let words = positionals(path);

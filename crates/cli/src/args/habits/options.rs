@@ -1,7 +1,7 @@
 //! The options of other tools.
 
 /// For each list of commands: words of other tools, and what to type instead. The first row that
-/// applies to the command is used.
+/// applies to the command is used. `#` means numbers, and `*` any word that is not an option.
 pub(super) const OPTIONS: &str = r"
 [run]
 -v --volume --mount: tasks see the files of this machine: nothing is mounted; `--debug` logs in more detail
@@ -154,4 +154,37 @@ pub(super) const OPTIONS: &str = r"
 --constraint -C --nodelist -w: tasks find a worker by its resources: `hq worker start --resource 'ssd=sum(1)'` and `hq submit --resource ssd=1`; the working directory is `--cwd PATH`
 --parsable --json: use `--output-mode json` for JSON, and `--output-mode quiet` in shell scripts
 --follow -f: `hq submit --wait` waits, and `hq job tail -f JOB` prints what tasks write
+[job cat]
+#: choose tasks with an option: `hq job cat JOB stdout --tasks {word}`
+[job tail]
+#: a task of a job is written `JOB.TASK`: `hq job tail JOB.{word}`; it follows one job
+stdout stderr: one of the streams is chosen by an option: `hq job tail JOB --channel {word}`
+[worker list]
+#: `hq worker info {word}` shows one worker
+[job list, job summary]
+#: `hq job info {word}` shows one job
+[job list]
+*: `hq job list --filter running,failed` lists the jobs in these states, `hq job list --all` all jobs, and `hq job info JOB` shows one job
+[worker start]
+#: set the cpus with `hq worker start --cpus {word}`
+[server start]
+#: set ports with options: `hq server start --client-port {word}`
+[task list]
+#: choose tasks with an option: `hq task list JOB --tasks {word}`; several jobs are one word: `hq task list 1,2`
+[task info, task explain]
+*: the job is followed by one word with tasks: `hq {path} 3 1,2`
+[server wait]
+#: a time is an option: `hq server wait --timeout {word}`
+[job open]
+#: the server chooses the id of a new job; `hq submit --job {word} -- PROGRAM` adds tasks to an open one
+[alloc list]
+#: `hq alloc info {word}` shows one queue
+[alloc]
+#: a queue is chosen by one id, as in `hq {path} 1`
+[query]
+*: the SQL is one word in quotes: `hq query 'select count(*) from tasks'`
+[journal replay, journal stream]
+*: it asks the running server; `hq journal export {word}` reads a file
+[journal prune]
+*: it removes all ended jobs from the journal; `hq job forget 1-3` removes single jobs from the server
 ";

@@ -1,106 +1,76 @@
 //! Words of other programs, and the corresponding words of the manual.
 
-const SYNONYMS: &[(&str, &[&str])] = &[
-    ("abort", &["cancel"]),
-    ("accounting", &["report", "stats"]),
-    ("alert", &["notification"]),
-    ("amd", &["gpus"]),
-    ("autoscale", &["alloc"]),
-    ("backup", &["journal"]),
-    ("browser", &["web", "dashboard"]),
-    ("cache", &["skip done"]),
-    ("checkpoint", &["stop signal", "resume"]),
-    ("clean", &["forget"]),
-    ("concurrency", &["slots"]),
-    ("concurrent", &["slots"]),
-    ("core", &["cpus"]),
-    ("cost", &["report"]),
-    ("crash", &["lost", "survive"]),
-    ("cuda", &["gpus"]),
-    ("dag", &["dependencies", "deps"]),
-    ("database", &["journal", "sql"]),
-    ("delete", &["forget"]),
-    ("directory", &["cwd"]),
-    ("elastic", &["alloc"]),
-    ("email", &["mail", "notification"]),
-    ("environment", &["env"]),
-    ("eta", &["remaining time"]),
-    ("firewall", &["relay"]),
-    ("folder", &["cwd", "directory"]),
-    ("gpu", &["gpus"]),
-    ("graph", &["dependencies"]),
-    ("gres", &["gpus"]),
-    ("grid", &["param"]),
-    ("gui", &["dashboard", "web"]),
-    ("hang", &["explain"]),
-    ("host", &["worker", "hostname"]),
-    ("how long", &["eta", "remaining time"]),
-    ("incremental", &["skip done"]),
-    ("joblog", &["job stats", "task list"]),
-    ("kill", &["cancel"]),
-    ("license", &["licence"]),
-    ("log", &["stdout", "output"]),
-    ("machine", &["worker", "node"]),
-    ("mail", &["notification"]),
-    ("make", &["skip done"]),
-    ("memory", &["mem"]),
-    ("mpi", &["nodes"]),
-    ("nvidia", &["gpus"]),
-    ("oom", &["memory"]),
-    ("parallelism", &["slots", "cpus"]),
-    ("parameter", &["param"]),
-    ("partition", &["alloc add"]),
-    ("password", &["token", "keys"]),
-    ("pause", &["quarantine", "drain"]),
-    ("pending", &["waiting", "explain"]),
-    ("pipeline", &["dependencies", "job file"]),
-    ("proxy", &["relay"]),
-    ("purge", &["forget"]),
-    ("qdel", &["job cancel"]),
-    ("qstat", &["job list"]),
-    ("qsub", &["submit"]),
-    ("queue", &["alloc"]),
-    ("ram", &["memory", "mem"]),
-    ("redo", &["resubmit"]),
-    ("remaining", &["eta"]),
-    ("remove", &["forget"]),
-    ("rerun", &["resubmit"]),
-    ("rest", &["api"]),
-    ("restart", &["resume", "continue", "resubmit"]),
-    ("rss", &["memory"]),
-    ("sacct", &["job stats"]),
-    ("sbatch", &["submit"]),
-    ("scancel", &["job cancel"]),
-    ("scratch", &["task dir"]),
-    ("semaphore", &["slots"]),
-    ("sge", &["coming from"]),
-    ("simultaneous", &["slots"]),
-    ("slack", &["notification"]),
-    ("squeue", &["job list"]),
-    ("srun", &["nodes", "run"]),
-    ("stderr", &["standard error", "output"]),
-    ("stdout", &["standard output", "output"]),
-    ("stuck", &["explain"]),
-    ("sweep", &["param"]),
-    ("thread", &["cpus"]),
-    ("throttle", &["slots"]),
-    ("timeout", &["time limit"]),
-    ("tmpdir", &["task dir"]),
-    ("tui", &["dashboard"]),
-    ("tunnel", &["relay", "ssh"]),
-    ("upgrade", &["update"]),
-    ("uptodate", &["skip done"]),
-    ("variable", &["env"]),
-    ("walltime", &["time limit"]),
-    ("webhook", &["notification"]),
-    ("workdir", &["cwd", "working directory"]),
-    ("workflow", &["dependencies", "engines"]),
-];
+use crate::text::rows;
+
+const SYNONYMS: &str = "
+abort, kill: cancel
+accounting: report, stats
+alert, mail, slack, webhook: notification
+amd, cuda, gpu, gres, nvidia: gpus
+autoscale, elastic, queue: alloc
+backup: journal
+browser: web, dashboard
+cache, incremental, make, uptodate: skip done
+checkpoint: stop signal, resume
+clean, delete, purge, remove: forget
+concurrency, concurrent, semaphore, simultaneous, throttle: slots
+core, thread: cpus
+cost: report
+crash: lost, survive
+dag: dependencies, deps
+database: journal, sql
+directory: cwd
+email: mail, notification
+environment, variable: env
+eta: remaining time
+firewall, proxy: relay
+folder: cwd, directory
+graph: dependencies
+grid, parameter, sweep: param
+gui: dashboard, web
+hang, stuck: explain
+host: worker, hostname
+how long: eta, remaining time
+joblog: job stats, task list
+license: licence
+log: stdout, output
+machine: worker, node
+memory: mem
+mpi: nodes
+oom, rss: memory
+parallelism: slots, cpus
+partition: alloc add
+password: token, keys
+pause: quarantine, drain
+pending: waiting, explain
+pipeline: dependencies, job file
+qdel, scancel: job cancel
+qstat, squeue: job list
+qsub, sbatch: submit
+ram: memory, mem
+redo, rerun: resubmit
+remaining: eta
+rest: api
+restart: resume, continue, resubmit
+sacct: job stats
+scratch, tmpdir: task dir
+sge: coming from
+srun: nodes, run
+stderr: standard error, output
+stdout: standard output, output
+timeout, walltime: time limit
+tui: dashboard
+tunnel: relay, ssh
+upgrade: update
+workdir: cwd, working directory
+workflow: dependencies, engines
+";
 
 /// Returns words of the manual for one or two words of the user, in singular or plural.
 pub(super) fn of(word: &str) -> impl Iterator<Item = &'static str> {
-    let known = SYNONYMS
-        .iter()
-        .filter(move |(known, _)| super::stem(known) == super::stem(word));
-    known.flat_map(|(_, others)| others.iter().copied())
+    let known = rows(SYNONYMS).filter(move |(known, _)| {
+        let mut known = known.split(", ");
+        known.any(|known| super::stem(known) == super::stem(word))
+    });
+    known.flat_map(|(_, others)| others.split(", "))
 }
