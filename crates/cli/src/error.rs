@@ -30,19 +30,8 @@ pub(crate) mod exit {
 /// Why a command fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CliError {
-    /// A message and its causes.
-    Failed {
-        /// The message.
-        message: String,
-        /// The causes, outermost first.
-        causes: Vec<String>,
-        /// A drawing for human-readable output.
-        drawing: Option<String>,
-        /// Advice with the exact command, shown only in human-readable output.
-        help: Option<String>,
-        /// The reason for the server's rejection, if it sent one.
-        refusal: Option<RefusalKind>,
-    },
+    /// Something that did not work.
+    Failed(Box<Failure>),
     /// A mistake in the command line, as described by the parser. Always printed as text to
     /// standard error.
     Usage(String),
@@ -52,18 +41,44 @@ pub(crate) enum CliError {
     AlreadyReported(u8),
 }
 
+/// A message and its causes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Failure {
+    /// The message.
+    message: String,
+    /// The causes, outermost first.
+    causes: Vec<String>,
+    /// A drawing for human-readable output.
+    drawing: Option<String>,
+    /// Advice with the exact command, shown only in human-readable output.
+    help: Option<String>,
+    /// The reason for the server's rejection, if it sent one.
+    refusal: Option<RefusalKind>,
+}
+
 /// The result of a command.
 pub(crate) type CliResult<T> = Result<T, CliError>;
 
 impl CliError {
     /// Creates an error that the client found.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self::Failed {
+        Self::Failed(Box::new(Failure {
             message: message.into(),
-            causes: Vec::new(),
-            drawing: None,
-            help: None,
-            refusal: None,
+            ..Failure::default()
+        }))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Failure)) -> Self {
+        if let Self::Failed(failure) = &mut self {
+            change(failure);
+        }
+        self
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failure) => Some(failure),
+            Self::Usage(_) | Self::ClosedPipe | Self::AlreadyReported(_) => None,
         }
     }
 
@@ -82,45 +97,30 @@ impl CliError {
     /// Creates an error from a rejection by the server.
     pub(crate) fn from_server(error: client::Error) -> Self {
         let kind = error.known_kind();
-        let mut failed = Self::new(error.message);
-        if let Self::Failed { refusal, .. } = &mut failed {
-            *refusal = kind;
-        }
-        failed
+        Self::new(error.message).with(|failure| failure.refusal = kind)
     }
 
     /// Returns whether the server reports that something does not exist. Servers of earlier
     /// releases do not send a reason.
     pub(crate) fn is_not_found(&self) -> bool {
-        match self {
-            Self::Failed { refusal, .. } => *refusal == Some(RefusalKind::NotFound),
-            Self::Usage(_) | Self::ClosedPipe | Self::AlreadyReported(_) => false,
-        }
+        let refusal = self.failure().and_then(|failure| failure.refusal);
+        refusal == Some(RefusalKind::NotFound)
     }
 
     /// Creates an error with all its causes.
     pub(crate) fn caused(message: impl Into<String>, source: &dyn Error) -> Self {
-        let mut error = Self::new(message);
-        if let Self::Failed { causes, .. } = &mut error {
-            causes.extend(ErrorChain(source).iter().map(ToString::to_string));
-        }
-        error
+        let causes = ErrorChain(source).iter().map(ToString::to_string);
+        Self::new(message).with(|failure| failure.causes = causes.collect())
     }
 
     /// Adds a drawing for human-readable output.
-    pub(crate) fn with_drawing(mut self, text: String) -> Self {
-        if let Self::Failed { drawing, .. } = &mut self {
-            *drawing = Some(text);
-        }
-        self
+    pub(crate) fn with_drawing(self, text: String) -> Self {
+        self.with(|failure| failure.drawing = Some(text))
     }
 
     /// Adds advice with the exact command.
-    pub(crate) fn with_help(mut self, text: impl Into<String>) -> Self {
-        if let Self::Failed { help, .. } = &mut self {
-            *help = Some(text.into());
-        }
-        self
+    pub(crate) fn with_help(self, text: impl Into<String>) -> Self {
+        self.with(|failure| failure.help = Some(text.into()))
     }
 
     /// Creates an error about writing to standard output.
@@ -134,7 +134,7 @@ impl CliError {
     /// Returns the exit code of the process.
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
-            Self::Failed { .. } => exit::FAILURE,
+            Self::Failed(_) => exit::FAILURE,
             Self::ClosedPipe => exit::CLOSED_PIPE,
             Self::Usage(_) => exit::USAGE,
             Self::AlreadyReported(code) => *code,
@@ -144,14 +144,9 @@ impl CliError {
     /// Returns the message with its causes, with very long lines shortened, or `None` if nothing is
     /// reported.
     pub(crate) fn text(&self) -> Option<String> {
-        let Self::Failed {
-            message, causes, ..
-        } = self
-        else {
-            return None;
-        };
-        let mut text = message.clone();
-        match causes.as_slice() {
+        let failure = self.failure()?;
+        let mut text = failure.message.clone();
+        match failure.causes.as_slice() {
             [] => {}
             [cause] => {
                 let _ = write!(text, "\n\nCaused by:\n    {}", indented(cause));
@@ -168,18 +163,12 @@ impl CliError {
 
     /// Returns the drawing if the error has one.
     pub(crate) fn drawing(&self) -> Option<&str> {
-        match self {
-            Self::Failed { drawing, .. } => drawing.as_deref(),
-            Self::Usage(_) | Self::ClosedPipe | Self::AlreadyReported(_) => None,
-        }
+        self.failure()?.drawing.as_deref()
     }
 
     /// Returns the advice, if there is any.
     pub(crate) fn help(&self) -> Option<&str> {
-        match self {
-            Self::Failed { help, .. } => help.as_deref(),
-            Self::Usage(_) | Self::ClosedPipe | Self::AlreadyReported(_) => None,
-        }
+        self.failure()?.help.as_deref()
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Failed {
 }
 
 /// Tasks that failed in the same way.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Group {
     /// The error text. In sentences, `#` replaces numbers.
     pub(crate) error: String,
@@ -49,11 +49,10 @@ impl Group {
     /// Returns the cause of `count` tasks on one line: `exit code 2: ValueError: no index for chr7,
     /// and 11 like it`.
     pub(crate) fn reason(&self, count: usize) -> String {
-        match count {
-            0 | 1 => self.example.clone(),
-            _ if self.is_same => self.example.clone(),
-            _ => format!("{}, and {} like it", self.example, count - 1),
+        if self.is_same || count <= 1 {
+            return self.example.clone();
         }
+        format!("{}, and {} like it", self.example, count - 1)
     }
 }
 
@@ -153,13 +152,11 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
             .entry((error.clone(), cause.clone()))
             .or_insert_with(|| Group {
                 error,
-                read: 0,
                 words: words.clone().flatten(),
                 example: example.clone(),
                 is_same: true,
-                tasks: Vec::new(),
-                hosts: BTreeSet::new(),
                 params: one.params.clone(),
+                ..Group::default()
             });
         // Keeps the parts that all lines share.
         if group.words != words.flatten() {
@@ -190,7 +187,7 @@ pub(crate) fn group(failed: &[Failed], said: &BTreeMap<u32, Option<String>>) -> 
 }
 
 /// Failed tasks with a common property, regardless of their causes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct FailureGroup {
     /// The property, which is a host or an error.
     pub(crate) name: String,
@@ -216,14 +213,10 @@ pub(crate) fn failure_groups(
             let name = name(one);
             let target = by_name.entry(name.clone()).or_insert_with(|| FailureGroup {
                 name: name.clone(),
-                tasks: Vec::new(),
-                hosts: BTreeSet::new(),
-                reasons: Vec::new(),
+                ..FailureGroup::default()
             });
             target.tasks.push(one.task);
-            if !target.hosts.contains(&one.host) {
-                target.hosts.insert(one.host.clone());
-            }
+            target.hosts.insert(one.host.clone());
             *counts.entry(name).or_default() += 1;
         }
         for (name, count) in counts {

@@ -32,6 +32,14 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     cut
 }
 
+/// Returns the last lines with text, which say what went wrong.
+pub(crate) fn last_lines(text: &str) -> Vec<&str> {
+    const LINES_MAX: usize = 5;
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let mut lines: Vec<&str> = lines.collect();
+    lines.split_off(lines.len().saturating_sub(LINES_MAX))
+}
+
 /// The maximum length of a line in an error, and the length that is kept from the end of a longer
 /// line.
 const LINE_MAX: usize = 2 << 10;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::format::{local_seconds, rfc3339, seconds, words};
 use super::grid::{Grid, Look, Text};
 use super::json::write_value;
-use super::view::{allocation_dir, batch_system_name};
+use super::view::{allocation_dir, allocation_state, batch_system_name};
 use super::worker::{resource_lines, resources};
 use super::{Out, View};
 
@@ -100,17 +100,18 @@ impl View for AllocationsView<'_> {
         }
         let mut grid = Grid::horizontal(look, &header, 0);
         for allocation in self.allocations {
-            let state = match allocation.state() {
-                State::Queued => Text::colored("QUEUED", Color::Yellow),
-                State::Running => Text::colored("RUNNING", Color::Blue),
-                State::Finished => Text::colored("FINISHED", Color::Green),
-                State::Failed => Text::colored("FAILED", Color::Red),
+            let color = match allocation.state() {
+                State::Queued => Color::Yellow,
+                State::Running => Color::Blue,
+                State::Finished => Color::Green,
+                State::Failed => Color::Red,
             };
+            let state = allocation_state(allocation).to_uppercase();
             let time = |at: Option<i64>| at.map(local_seconds).unwrap_or_default();
             let dir: PathBuf = allocation_dir(allocation);
             let mut row: Vec<Text> = vec![
                 allocation.id.clone().into(),
-                state,
+                Text::colored(state, color),
                 dir.display().to_string().into(),
                 allocation.workers.to_string().into(),
                 time(Some(allocation.queued_unix_ns)).into(),
@@ -158,18 +159,12 @@ fn queue(queue: &client::AllocQueue, is_verbose: bool) -> Value {
 
 /// Returns an allocation as an object.
 fn allocation(allocation: &client::AllocAllocation, is_verbose: bool) -> Value {
-    let status = match allocation.state() {
-        State::Queued => "queued",
-        State::Running => "running",
-        State::Finished => "finished",
-        State::Failed => "failed",
-    };
     let mut value = json!({
         "ended_at": allocation.ended_unix_ns.map(rfc3339),
         "id": allocation.id,
         "queued_at": rfc3339(allocation.queued_unix_ns),
         "started_at": allocation.started_unix_ns.map(rfc3339),
-        "status": status,
+        "status": allocation_state(allocation),
         "target_worker_count": allocation.workers,
         "workdir": allocation_dir(allocation),
     });

@@ -162,9 +162,18 @@ pub(crate) fn error_bytes(bytes: &[u8]) {
     let _ = io::stderr().write_all(bytes);
 }
 
-/// Returns the terminal color of a task, which is one of the six that are neither black nor white.
-pub(crate) const fn color_of_task(task: u32) -> u32 {
-    31 + task % 6
+/// Writes the text before a line of a task, in one of the six colors that are neither black nor
+/// white.
+pub(crate) fn write_prefix(
+    out: &mut impl Shown,
+    has_color: bool,
+    task: u32,
+    prefix: &str,
+) -> io::Result<()> {
+    if !has_color {
+        return write!(out, "{prefix} ");
+    }
+    write!(out.as_is(), "\x1b[{}m{prefix}\x1b[0m ", 31 + task % 6)
 }
 
 /// Returns whether to use colors.

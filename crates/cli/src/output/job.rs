@@ -170,19 +170,18 @@ impl View for JobTotals {
     fn table(&self, out: Out<'_>, look: Look) -> io::Result<()> {
         let mut grid = Grid::horizontal(look, &["Status", "Count"], 0);
         grid.align_right(1);
-        for state in view::summary_states() {
+        for state in view::SUMMARY_STATES {
             grid.row([job_state(state), self.of(state).to_string().into()]);
         }
         grid.write(out)
     }
 
     fn json(&self, out: Out<'_>) -> io::Result<()> {
-        let shown = view::summary_states();
         let mut value = json!({});
         for state in JobState::ALL {
             let count = self.of(state);
             // Scripts expect the states of the table. Another state appears only if a job has it.
-            if count > 0 || shown.contains(&state) {
+            if count > 0 || view::SUMMARY_STATES.contains(&state) {
                 let (first, rest) = state.name().split_at(1);
                 value[first.to_uppercase() + rest] = json!(count);
             }
@@ -191,7 +190,7 @@ impl View for JobTotals {
     }
 
     fn quiet(&self, out: Out<'_>) -> io::Result<()> {
-        for state in view::summary_states() {
+        for state in view::SUMMARY_STATES {
             writeln!(out, "{} {}", view::job_state_name(state), self.of(state))?;
         }
         Ok(())

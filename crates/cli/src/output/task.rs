@@ -13,7 +13,7 @@ use super::format::{
 };
 use super::grid::{Grid, Look, Text, task_color, task_state};
 use super::json::{JsonStream, stdio_value};
-use super::view::{self, hostnames, params_text};
+use super::view::{self, hostnames, params_text, template_of};
 use super::{Out, Output, Paged, View, curve, template};
 
 /// The number of characters of an error in `task list`.
@@ -178,8 +178,7 @@ fn task_grid(
     is_verbose: bool,
 ) -> Grid {
     let unknown = common::TaskTemplate::default();
-    let index = usize::try_from(task.template).unwrap_or(usize::MAX);
-    let definition = page.templates.get(index).unwrap_or(&unknown);
+    let definition = template_of(task, page).unwrap_or(&unknown);
     let local = |at: Option<i64>| at.map(local_seconds).unwrap_or_default();
     let paths = task.paths.clone().unwrap_or_default();
     let workers: Vec<&str> = hostnames(&task.workers).collect();

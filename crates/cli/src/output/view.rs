@@ -10,28 +10,15 @@ pub(crate) fn job_state_name(state: JobState) -> String {
     state.name().to_uppercase()
 }
 
-/// Returns the states that `job summary` counts, in display order.
-pub(crate) fn summary_states() -> Vec<JobState> {
-    let mut shown: Vec<_> = JobState::ALL
-        .into_iter()
-        .filter_map(|state| Some((line_of_summary(state)?, state)))
-        .collect();
-    shown.sort_unstable();
-    shown.into_iter().map(|(_, state)| state).collect()
-}
-
-const fn line_of_summary(state: JobState) -> Option<u8> {
-    match state {
-        JobState::Running => Some(0),
-        JobState::Waiting => Some(1),
-        JobState::Finished => Some(2),
-        JobState::Failed => Some(3),
-        JobState::Aborted => Some(4),
-        JobState::Canceled => Some(5),
-        // Scripts expect a table of six lines.
-        JobState::Opened => None,
-    }
-}
+/// The states that `job summary` counts, in display order. Scripts expect a table of six lines.
+pub(crate) const SUMMARY_STATES: [JobState; 6] = [
+    JobState::Running,
+    JobState::Waiting,
+    JobState::Finished,
+    JobState::Failed,
+    JobState::Aborted,
+    JobState::Canceled,
+];
 
 /// Returns the state of a job.
 pub(crate) fn job_state(job: &client::JobSummary) -> JobState {
@@ -78,6 +65,14 @@ pub(crate) fn bar(counts: &TaskTotals, width: usize) -> String {
     let filled = (counts.ended() * width as u64).checked_div(counts.total());
     let filled = filled.map_or(width, |cells| usize::try_from(cells).unwrap_or(width));
     format!("[{}{}]", "#".repeat(filled), ".".repeat(width - filled))
+}
+
+/// Returns the template of a task of a page that was fetched with definitions.
+pub(crate) fn template_of<'a>(
+    task: &client::TaskInfo,
+    page: &'a client::TaskPageReply,
+) -> Option<&'a common::TaskTemplate> {
+    page.templates.get(usize::try_from(task.template).ok()?)
 }
 
 /// Returns whether no task of the job is waiting or running.
@@ -174,7 +169,7 @@ pub(crate) fn hostnames(workers: &[client::WorkerRef]) -> impl Iterator<Item = &
 pub(crate) fn job_path(path: &[u8], job: u32) -> String {
     let id = job.to_string();
     let replaced = crate::submit::placeholder::replace(path, &[("JOB_ID", id.as_bytes())]);
-    String::from_utf8_lossy(&replaced).into_owned()
+    lossy(&replaced)
 }
 
 /// Returns the absolute path of a standard stream for `job info`. Relative paths start at the
@@ -222,6 +217,17 @@ pub(crate) fn batch_system_name(spec: &client::AllocQueueSpec) -> String {
         "slurm" => "Slurm".to_owned(),
         "pbs" => "PBS".to_owned(),
         _ => system.name,
+    }
+}
+
+/// Returns the lower-case word for an allocation's state.
+pub(crate) fn allocation_state(allocation: &client::AllocAllocation) -> &'static str {
+    use client::alloc_allocation::State;
+    match allocation.state() {
+        State::Queued => "queued",
+        State::Running => "running",
+        State::Finished => "finished",
+        State::Failed => "failed",
     }
 }
 

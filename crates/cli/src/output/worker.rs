@@ -222,17 +222,23 @@ fn load_text(load: &client::WorkerLoad) -> Text {
     text.into()
 }
 
-fn manager(config: &common::WorkerConfig) -> (&'static str, String) {
-    let Some(allocation) = &config.allocation else {
-        return ("None", "N/A".to_owned());
-    };
-    let name = match allocation.manager() {
+fn manager(config: &common::WorkerConfig) -> (String, String) {
+    match &config.allocation {
+        Some(allocation) if allocation.manager() != common::BatchSystem::None => (
+            manager_name(allocation).to_uppercase(),
+            allocation.id.clone(),
+        ),
+        _ => ("None".to_owned(), "N/A".to_owned()),
+    }
+}
+
+fn manager_name(allocation: &common::Allocation) -> &'static str {
+    match allocation.manager() {
         common::BatchSystem::Pbs => "PBS",
-        common::BatchSystem::Slurm => "SLURM",
-        common::BatchSystem::Other => "OTHER",
-        common::BatchSystem::None => return ("None", "N/A".to_owned()),
-    };
-    (name, allocation.id.clone())
+        common::BatchSystem::Slurm => "Slurm",
+        common::BatchSystem::Other => "Other",
+        common::BatchSystem::None => "None",
+    }
 }
 
 /// Returns one line per resource: name, separator, amount, and a mark for coupled resources.
@@ -350,13 +356,7 @@ fn worker_value(worker: &client::WorkerInfo) -> Value {
 }
 
 fn allocation(allocation: &common::Allocation) -> Value {
-    let manager = match allocation.manager() {
-        common::BatchSystem::Pbs => "PBS",
-        common::BatchSystem::Slurm => "Slurm",
-        common::BatchSystem::Other => "Other",
-        common::BatchSystem::None => "None",
-    };
-    json!({ "id": allocation.id, "manager": manager })
+    json!({ "id": allocation.id, "manager": manager_name(allocation) })
 }
 
 fn configuration(config: &common::WorkerConfig) -> Value {

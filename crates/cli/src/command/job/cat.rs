@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use hq_core::range::IdArray;
 use hq_protocol::client;
 use hq_protocol::common::stdio::Kind;
-use hq_stream::{Channel, Index, OpenError, Stream, StreamDir};
+use hq_stream::{Channel, Chunk, Index, OpenError, Stream, StreamDir};
 
 use crate::args::global::OutputMode;
 use crate::args::job::{CatArgs, StreamArg};
@@ -21,7 +21,6 @@ use crate::command::task::{end_without, warn_about_tasks};
 use crate::command::{Context, all_tasks};
 use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::console::{Console, Shown as _};
-use crate::parse::selector::array_to_message;
 
 /// Runs `hq job cat`.
 pub(crate) async fn cat(args: CatArgs, context: &mut Context) -> CliResult<()> {
@@ -68,7 +67,7 @@ async fn cat_job(
 ) -> CliResult<Missing> {
     let mut missing = Missing::default();
     let mut next = Some(client::TaskPage {
-        tasks: tasks.map(array_to_message),
+        tasks: tasks.map(Into::into),
         states: states_to_message(args.filter.as_deref()),
         ..all_tasks(job)
     });
@@ -104,10 +103,6 @@ fn cat_task(
     streams: &mut Streams,
     out: &mut Console,
 ) -> CliResult<()> {
-    let (name, channel) = match stream {
-        StreamArg::Stdout => ("stdout", Channel::Stdout),
-        StreamArg::Stderr => ("stderr", Channel::Stderr),
-    };
     let stdio = task.paths.as_ref().and_then(|paths| match stream {
         StreamArg::Stdout => paths.stdout.as_ref(),
         StreamArg::Stderr => paths.stderr.as_ref(),
@@ -125,11 +120,11 @@ fn cat_task(
         },
         // Servers of earlier releases do not send the directory.
         Some(Kind::Stream) if !path.as_os_str().is_empty() => {
-            streams.cat(path, (job, task), channel, out)
+            streams.cat(path, (job, task), stream.channel(), out)
         }
         Some(Kind::Stream | Kind::None) | None => {
             let id = task.id;
-            tracing::warn!("Task {id} has no `{name}` stream associated with it");
+            tracing::warn!("Task {id} has no `{stream}` stream associated with it");
             // Only a task that has started has paths.
             let is_unstarted = task.paths.is_none() && io::stderr().is_terminal();
             if is_unstarted && task.state() == client::TaskState::Waiting {
@@ -210,6 +205,15 @@ impl Streams {
     }
 }
 
+/// Reads a piece of output, and adds it to `bytes`.
+pub(crate) fn read_chunk(dir: &StreamDir, chunk: &Chunk, bytes: &mut Vec<u8>) -> CliResult<()> {
+    let is_whole = dir.read(chunk, bytes).caused("Cannot read a stream file")?;
+    if !is_whole {
+        tracing::warn!("{} damaged bytes of output were left out", chunk.length);
+    }
+    Ok(())
+}
+
 /// Prints one channel of a task from a stream.
 pub(crate) fn copy_stream(
     dir: &StreamDir,
@@ -221,12 +225,7 @@ pub(crate) fn copy_stream(
     let chunks = stream.chunks.iter();
     for chunk in chunks.filter(|chunk| chunk.channel == channel) {
         bytes.clear();
-        let is_whole = dir
-            .read(chunk, &mut bytes)
-            .caused("Cannot read a stream file")?;
-        if !is_whole {
-            tracing::warn!("{} damaged bytes of output were left out", chunk.length);
-        }
+        read_chunk(dir, chunk, &mut bytes)?;
         out.as_is().write_all(&bytes)?;
     }
     Ok(())

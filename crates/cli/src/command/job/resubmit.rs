@@ -177,15 +177,14 @@ fn too_old(error: CliError) -> CliError {
 /// Explains the error of a server that does not know a field of the request.
 fn older(error: CliError, option: &str, help: &str) -> CliError {
     // Rejections by the server start with a word that identifies them.
-    let is_old = matches!(&error, CliError::Failed { message, .. }
-        if message.strip_prefix("Error: ").unwrap_or(message) == JOBS_MISSING);
-    if !is_old {
+    let text = error.text().unwrap_or_default();
+    if text.trim_start_matches("Error: ") != JOBS_MISSING {
         return error;
     }
     CliError::new(format!(
         "The server is of an earlier release and does not know {option}"
     ))
-    .with_help(help.to_owned())
+    .with_help(help)
 }
 
 /// Submits each job with requests that would have fit its tasks.
@@ -243,10 +242,8 @@ mod tests {
                 message: message.to_owned(),
                 ..client::Error::default()
             };
-            let CliError::Failed { message, .. } = too_old(CliError::from_server(error)) else {
-                panic!("it is a failure");
-            };
-            message
+            let error = too_old(CliError::from_server(error));
+            error.text().expect("it is a failure")
         };
         for message in [JOBS_MISSING.to_owned(), format!("Error: {JOBS_MISSING}")] {
             let older = said(&message);

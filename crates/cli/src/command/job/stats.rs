@@ -3,19 +3,17 @@
 //! Fetches tasks page by page and reduces each task to four numbers. With `--suggest`, reduces them
 //! to histograms.
 
-use hq_protocol::{client, common};
+use hq_protocol::client;
 
-use super::suggest::Groups;
+use super::suggest::{Groups, cpus};
 use crate::args::job::StatsArgs;
 use crate::client::JobInfo;
 use crate::command::missing::{JOBS, Missing};
 use crate::command::{Context, all_tasks};
 use crate::error::CliResult;
 use crate::output::format::elapsed;
+use crate::output::view::template_of;
 use crate::output::{Distribution, JobStatsView};
-
-/// The number of units in one whole cpu.
-const UNITS_PER_CPU: f64 = 10_000.0;
 
 /// Shows the distribution of run times and resource use of the ended tasks.
 pub(in crate::command) async fn stats(args: StatsArgs, context: &mut Context) -> CliResult<()> {
@@ -95,15 +93,15 @@ impl Samples {
                 reason = "2^52 bytes of memory are enough"
             )]
             self.rss.push(usage.max_rss_kib.saturating_mul(1024) as f64);
-            let template = usize::try_from(task.template)
-                .ok()
-                .and_then(|index| page.templates.get(index));
-            let Some(cpus) = template.and_then(cpu_count).filter(|_| run > 0.0) else {
-                continue;
-            };
-            let used = usage.user_us.saturating_add(usage.system_us);
-            let used = std::time::Duration::from_micros(used).as_secs_f64();
-            self.efficiency.push(used / (run * cpus));
+            if let Some(template) = template_of(task, page)
+                && let [request] = &*template.requests
+                && let Some(cpus) = cpus(request)
+                && run > 0.0
+            {
+                let used = usage.user_us.saturating_add(usage.system_us);
+                let used = std::time::Duration::from_micros(used).as_secs_f64();
+                self.efficiency.push(used / (run * cpus));
+            }
         }
     }
 
@@ -119,19 +117,4 @@ impl Samples {
             .map(|(name, samples)| (name, Distribution::of(samples))),
         }
     }
-}
-
-/// Returns the number of cpus of a task if its request names exactly one number.
-fn cpu_count(template: &common::TaskTemplate) -> Option<f64> {
-    let [request] = template.requests.as_slice() else {
-        return None;
-    };
-    let entry = request
-        .entries
-        .iter()
-        .find(|entry| entry.resource == "cpus")?;
-    let is_all = entry.policy == i32::from(common::Policy::All);
-    #[expect(clippy::cast_precision_loss, reason = "no machine has 2^40 cpus")]
-    let cpus = entry.amount_units as f64 / UNITS_PER_CPU;
-    (!is_all && cpus > 0.0).then_some(cpus)
 }

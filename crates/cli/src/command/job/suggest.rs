@@ -15,11 +15,10 @@ use crate::command::all_tasks;
 use crate::error::CliResult;
 use crate::output::format::{elapsed, lossy};
 use crate::output::suggest::{CutOff, MORE, Step, Suggestion};
+use crate::output::view::template_of;
 
 /// If there are more commands than this, those with the same request are grouped.
 const COMMANDS_MAX: usize = 16;
-/// The number of units in one whole cpu.
-const UNITS_PER_CPU: f64 = 10_000.0;
 
 /// Tasks that can have the same request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -74,18 +73,15 @@ impl Groups {
     /// Adds tasks.
     pub(super) fn add(&mut self, page: &client::TaskPageReply) {
         for task in &page.tasks {
-            let template = usize::try_from(task.template)
-                .ok()
-                .and_then(|index| page.templates.get(index));
             // The request of a task on whole nodes cannot be improved.
-            let Some((template, request)) =
-                template.and_then(|template| Some((template, one_request(template)?)))
-            else {
-                continue;
-            };
-            let kind = Kind::of(page.job, template, request);
-            let group = self.0.entry(kind).or_default();
-            group.add(task, request);
+            if let Some(template) = template_of(task, page)
+                && let [request] = &*template.requests
+                && request.n_nodes == 0
+            {
+                let kind = Kind::of(page.job, template, request);
+                let group = self.0.entry(kind).or_default();
+                group.add(task, request);
+            }
         }
     }
 
@@ -208,7 +204,7 @@ impl Group {
             self.reserve(attempt.memory_units.map(kib).or(asked), run);
             if is_cut_off(&attempt.error) {
                 self.cut_off.attempts += 1;
-                self.cut_off.cpu_time += run.mul_f64(cpus(request));
+                self.cut_off.cpu_time += run.mul_f64(cpus(request).unwrap_or(1.0));
             }
         }
         let (Some(start), Some(end)) = (task.started_unix_ns, task.finished_unix_ns) else {
@@ -261,14 +257,6 @@ fn enough(task: &client::TaskInfo, asked: Option<u64>) -> Option<u64> {
     asked.filter(|asked| before.any(|units| kib(units) < *asked))
 }
 
-/// Returns the request of tasks that use a part of one node and have no alternatives.
-fn one_request(template: &common::TaskTemplate) -> Option<&common::ResourceRequest> {
-    match template.requests.as_slice() {
-        [request] if request.n_nodes == 0 => Some(request),
-        _ => None,
-    }
-}
-
 /// Returns the `mem` of a request if it is a number.
 fn memory_kib(request: &common::ResourceRequest) -> Option<u64> {
     let mut entries = request.entries.iter();
@@ -282,12 +270,13 @@ fn kib(units: u64) -> u64 {
     u64::try_from(kib).unwrap_or(u64::MAX)
 }
 
-/// Returns the number of cpus of a request, or one if the request does not say.
-fn cpus(request: &common::ResourceRequest) -> f64 {
+/// Returns the number of cpus of a request, if it is a number.
+pub(super) fn cpus(request: &common::ResourceRequest) -> Option<f64> {
     let mut entries = request.entries.iter();
-    let entry = entries.find(|entry| entry.resource == "cpus" && entry.amount_units > 0);
+    // `all` has no amount.
+    let entry = entries.find(|entry| entry.resource == "cpus" && entry.amount_units > 0)?;
     #[expect(clippy::cast_precision_loss, reason = "no machine has 2^40 cpus")]
-    entry.map_or(1.0, |entry| entry.amount_units as f64 / UNITS_PER_CPU)
+    Some(entry.amount_units as f64 / UNITS_PER_WHOLE as f64)
 }
 
 /// Returns whether an attempt was lost because the lifetime of its worker ended.

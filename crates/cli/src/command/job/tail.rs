@@ -25,7 +25,7 @@ use crate::command::missing::{JOBS, Missing};
 use crate::command::task::{end_without, warn_about_tasks};
 use crate::command::{Context, all_tasks};
 use crate::error::{CliError, CliResult};
-use crate::parse::selector::{Selector, SingleSelector, array_to_message};
+use crate::parse::selector::{Selector, SingleSelector};
 use print::{Printer, Shape};
 use reader::{OutputChunk, Reader};
 use watch::{JobUpdate, Watch};
@@ -148,7 +148,7 @@ impl Tail {
     /// beginning.
     async fn list(&mut self, states: &[TaskStateArg], from_start: bool) -> CliResult<()> {
         let mut next = Some(client::TaskPage {
-            tasks: self.args.target.tasks.as_ref().map(array_to_message),
+            tasks: self.args.target.tasks.as_ref().map(Into::into),
             states: crate::args::task::states_to_message(Some(states)),
             ..all_tasks(self.job)
         });

@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use super::start::own_path;
 use crate::args::worker::{DeploySshArgs, StartArgs};
 use crate::command::Context;
-use crate::error::{Caused as _, CliError, CliResult};
+use crate::error::{CliError, CliResult};
+use crate::output::format::lossy;
 use crate::submit::read_text;
+use crate::text::last_lines;
 
 /// The pause between two checks of the ssh processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The number of bytes at the end of ssh's output that an error message may contain.
 const TAIL_LEN: usize = 4096;
-
-/// The maximum number of lines of that output that are shown.
-const TAIL_LINES_MAX: usize = 5;
 
 /// A machine and the port of its ssh server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,9 +48,7 @@ pub(crate) fn deploy_ssh(args: DeploySshArgs, context: &mut Context) -> CliResul
     }
     let hosts = read_hosts(&args)?;
     check_worker_args(&args.worker_args, context)?;
-    let program = std::env::current_exe()
-        .and_then(std::fs::canonicalize)
-        .caused("Cannot find the path of this program")?;
+    let program = own_path()?;
     let start =
         |host: &Host| Remote::start(ssh(host, &program, &args.worker_args)?, args.show_output);
     let remotes = start_all(hosts, start)?;
@@ -157,14 +155,9 @@ impl Remote {
     /// Returns the last lines of the output, to be appended to a message.
     fn last_words(&self) -> String {
         let (front, back) = self.tail.as_slices();
-        let text = String::from_utf8_lossy(&[front, back].concat()).into_owned();
-        let lines: Vec<&str> = text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
-        let first = lines.len().saturating_sub(TAIL_LINES_MAX);
-        lines[first..]
-            .iter()
+        let text = lossy(&[front, back].concat());
+        let lines = last_lines(&text).into_iter();
+        lines
             .map(|line| format!("\n    {}", line.trim_end()))
             .collect()
     }

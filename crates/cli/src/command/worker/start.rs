@@ -544,8 +544,7 @@ fn resources(args: &StartArgs) -> CliResult<ResourceDescriptor> {
     let Some(coupling) = &args.coupling else {
         return Ok(descriptor);
     };
-    let weights = parse_coupling(coupling, &descriptor.items)
-        .map_err(|error| CliError::new(error.to_string()))?;
+    let weights = parse_coupling(coupling, &descriptor.items).map_err(CliError::new)?;
     ResourceDescriptor::new(descriptor.items, weights).map_err(|e| refused(&e))
 }
 
@@ -572,26 +571,24 @@ fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
     };
     let slurm = || variable("SLURM_JOB_ID").or_else(|| variable("SLURM_JOBID"));
     let pbs = || variable("PBS_ENVIRONMENT").map(|_| variable("PBS_JOBID"));
+    let of = |manager, id: String, time_limit| Allocation {
+        manager,
+        id: id.into(),
+        cluster: variable("SLURM_CLUSTER_NAME")
+            .filter(|_| manager == BatchSystem::Slurm)
+            .map(Into::into),
+        time_limit,
+    };
     let in_pbs = |id: Option<String>| {
         let id = id.ok_or_else(|| CliError::new("PBS_ENVIRONMENT is set, but PBS_JOBID is not"))?;
         tracing::info!("PBS environment detected");
         let time_limit = lifetime::left_in_pbs(&id);
-        Ok(Some(Allocation {
-            manager: BatchSystem::Pbs,
-            id: id.into(),
-            cluster: None,
-            time_limit,
-        }))
+        Ok(Some(of(BatchSystem::Pbs, id, time_limit)))
     };
     let in_slurm = |id: String| {
         tracing::info!("SLURM environment detected");
         let time_limit = lifetime::left_in_slurm(&id);
-        Some(Allocation {
-            manager: BatchSystem::Slurm,
-            id: id.into(),
-            cluster: variable("SLURM_CLUSTER_NAME").map(Into::into),
-            time_limit,
-        })
+        Some(of(BatchSystem::Slurm, id, time_limit))
     };
     match manager {
         ManagerArg::None => Ok(None),
@@ -607,12 +604,7 @@ fn allocation(manager: ManagerArg) -> CliResult<Option<Allocation>> {
             )),
         },
         ManagerArg::Other => match variable("HQ_ALLOCATION_ID") {
-            Some(id) => Ok(Some(Allocation {
-                manager: BatchSystem::Other,
-                id: id.into(),
-                cluster: None,
-                time_limit: None,
-            })),
+            Some(id) => Ok(Some(of(BatchSystem::Other, id, None))),
             None => Err(CliError::new(
                 "--manager other: expected the id of the job in HQ_ALLOCATION_ID, but it is not set",
             )),

@@ -103,9 +103,8 @@ async fn decide(
     if found.len() > 1 {
         let count = found.len();
         return Err(
-            CliError::new(format!("--changed takes one job, found {count}")).with_help(
-                "a job and its resubmissions write the same files: name one of them".to_owned(),
-            ),
+            CliError::new(format!("--changed takes one job, found {count}"))
+                .with_help("a job and its resubmissions write the same files: name one of them"),
         );
     }
     let not_found = match jobs {

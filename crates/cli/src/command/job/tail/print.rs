@@ -102,12 +102,8 @@ impl Printer {
             }
             Shape::Raw | Shape::Prefixed(_) => {
                 let prefix = format!("{}.{task}:{channel}>", self.job);
-                if self.shape == Shape::Prefixed(true) {
-                    let color = console::color_of_task(task);
-                    write!(out.as_is(), "\x1b[{color}m{prefix}\x1b[0m ")?;
-                } else {
-                    write!(out, "{prefix} ")?;
-                }
+                let has_color = self.shape == Shape::Prefixed(true);
+                console::write_prefix(out, has_color, task, &prefix)?;
                 out.lines_of_task(line)?;
                 out.write_all(b"\n")
             }
