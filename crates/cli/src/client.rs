@@ -26,7 +26,7 @@ use hq_server::SilentServer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 
 use crate::error::{Caused as _, CliError, CliResult};
-use crate::parse::selector::{Selector, array_to_message};
+use crate::parse::selector::Selector;
 use crate::version::VERSION;
 
 /// How long a server may take to stop. Its workers have five seconds, and its batch system may be
@@ -389,7 +389,7 @@ impl Client {
                 break;
             };
             let unfinished = client::TaskPage {
-                tasks: Some(array_to_message(&deps)),
+                tasks: Some((&deps).into()),
                 limit: 0,
                 ..page.clone()
             };

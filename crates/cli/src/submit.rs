@@ -51,7 +51,7 @@ pub(crate) fn read_all(
         return Err(CliError::new(format!(
             "{source} has more than {bytes_max} bytes, the limit of one submit"
         ))
-        .with_help("write large data to files, and pass their paths to tasks".to_owned()));
+        .with_help("write large data to files, and pass their paths to tasks"));
     }
     Ok(data)
 }

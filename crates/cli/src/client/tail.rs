@@ -11,6 +11,7 @@ use hq_stream::{Channel, Key, OutputReader, Source};
 
 use super::Client;
 use crate::error::CliResult;
+use crate::output::format::lossy;
 
 /// The maximum number of bytes to read at once on this machine if the worker has ended.
 pub(crate) const LOCAL_LIMIT: u64 = 256 * 1024;
@@ -41,7 +42,7 @@ impl Client {
         let output = self.read_last_lines(task, is_stderr, lines).await?;
         let is_here = output.kind() != client::output::Kind::Unreachable;
         let is_read = is_here && output.error.is_none();
-        Ok(is_read.then(|| String::from_utf8_lossy(&output.data).into_owned()))
+        Ok(is_read.then(|| lossy(&output.data)))
     }
 
     /// Returns the last line of a task's standard error, or else of its standard output, that says
@@ -83,7 +84,7 @@ fn text_of(mut output: client::Output, is_stderr: bool, lines: u32) -> Result<St
     }
     match output.error {
         Some(error) => Err(error),
-        None => Ok(String::from_utf8_lossy(&output.data).into_owned()),
+        None => Ok(lossy(&output.data)),
     }
 }
 

@@ -15,8 +15,8 @@ use hq_protocol::client::{self, AllocQueueSpec};
 
 use super::Context;
 use crate::args::alloc::{
-    AllocCommand, AllocationFilter, InfoArgs, ListArgs, LogArgs, LogStream, OnServerLostArg,
-    QueueArgs, RemoveArgs, SystemCommand, TemplateArgs, TemplateName,
+    AllocCommand, AllocationFilter, InfoArgs, ListArgs, LogArgs, OnServerLostArg, QueueArgs,
+    RemoveArgs, SystemCommand, TemplateArgs, TemplateName,
 };
 use crate::args::deferred::Deferred;
 use crate::args::global::OutputMode;
@@ -94,11 +94,7 @@ pub(super) fn say_state(queue: u32, is_paused: bool, reason: &str) {
 async fn log(args: &LogArgs, context: &mut Context) -> CliResult<()> {
     let query = AllocLog(args.allocation.clone());
     let dir = context.alloc(query).await?;
-    let name = match args.stream {
-        LogStream::Stdout => "stdout",
-        LogStream::Stderr => "stderr",
-    };
-    let path = Path::new(std::ffi::OsStr::from_bytes(&dir)).join(name);
+    let path = Path::new(std::ffi::OsStr::from_bytes(&dir)).join(args.stream.to_string());
     tracing::info!("Outputting allocation path at {}", path.display());
     match std::fs::File::open(&path) {
         Ok(mut file) if context.mode() != OutputMode::Quiet => {

@@ -22,6 +22,7 @@ use self::limited::{Limited, LimitedError};
 use hq_protocol::access::ServerDir;
 
 use super::Context;
+use super::worker::start::own_hostname;
 use crate::args::global::OutputMode;
 use crate::args::other::DoctorPart;
 use crate::error::{CliError, CliResult, exit};
@@ -136,9 +137,7 @@ fn show(checks: &[Check], context: &mut Context, is_whole: bool) -> CliResult<()
             write_value(&mut context.out, &checks.iter().map(Check::json).collect())?
         }
         OutputMode::Cli => {
-            let host = rustix::system::uname();
-            let host = host.nodename().to_string_lossy().into_owned();
-            writeln!(context.out, "Seen from {host}:")?;
+            writeln!(context.out, "Seen from {}:", own_hostname())?;
             for check in checks {
                 check.write(&mut context.out)?;
             }

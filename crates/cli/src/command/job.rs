@@ -28,7 +28,7 @@ mod stats;
 pub(super) mod suggest;
 mod tail;
 
-pub(super) use cat::{cat, copy_stream};
+pub(super) use cat::{cat, copy_stream, read_chunk};
 pub(super) use failures::failures;
 pub(super) use resubmit::resubmit;
 pub(super) use stats::stats;

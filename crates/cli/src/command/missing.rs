@@ -12,7 +12,7 @@ use crate::args::global::OutputMode;
 use crate::error::{CliError, CliResult, exit};
 use crate::output::console::error_line;
 use crate::output::format::{id_array, ids};
-use crate::parse::selector::{Selector, array_to_message};
+use crate::parse::selector::Selector;
 
 use super::Context;
 
@@ -51,7 +51,7 @@ impl Missing {
         };
         let found: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
         let (_, missing) = ids.split(|span| found.range(span).copied());
-        Self::of(Some(&array_to_message(&missing)))
+        Self::of(Some(&(&missing).into()))
     }
 
     /// Creates a value for something that has already been reported.

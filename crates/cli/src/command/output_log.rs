@@ -11,10 +11,10 @@ use serde_json::json;
 use crate::args::job::StreamArg;
 use crate::args::output_log::{ExportArgs, LogCatArgs, OutputLogArgs, OutputLogCommand, ShowArgs};
 use crate::command::Context;
-use crate::command::job::copy_stream;
+use crate::command::job::{copy_stream, read_chunk};
 use crate::error::{Caused as _, CliError, CliResult};
 use crate::output::OutputLogView;
-use crate::output::console::{Shown as _, color_of_task};
+use crate::output::console::{Shown as _, write_prefix};
 use crate::output::format::joined_ids;
 use crate::parse::selector::JobTasks;
 
@@ -30,9 +30,7 @@ pub(crate) fn run(args: &OutputLogArgs, context: &mut Context) -> CliResult<()> 
         OutputLogCommand::Export(export) => OutputScope::Job(export.target.job),
     };
     dir.update(&mut index, |id| job.includes(id))
-        .map_err(|error| {
-            CliError::caused(format!("Cannot read {}", args.path.display()), &error)
-        })?;
+        .caused(format!("Cannot read {}", args.path.display()))?;
     let damaged = dir.damaged_bytes();
     if damaged > 0 {
         tracing::warn!("{damaged} damaged bytes were skipped; their output is missing");
@@ -107,13 +105,6 @@ fn no_job(job: u32) -> CliError {
         .with_help("`hq output-log DIR jobs` lists the jobs that wrote there")
 }
 
-const fn channel(arg: StreamArg) -> Channel {
-    match arg {
-        StreamArg::Stdout => Channel::Stdout,
-        StreamArg::Stderr => Channel::Stderr,
-    }
-}
-
 struct Log {
     dir: StreamDir,
     index: Index,
@@ -146,17 +137,6 @@ impl Log {
         ids.iter().map(find).collect()
     }
 
-    fn read(&self, chunk: &Chunk, bytes: &mut Vec<u8>) -> CliResult<()> {
-        let is_whole = self
-            .dir
-            .read(chunk, bytes)
-            .caused("Cannot read a stream file")?;
-        if !is_whole {
-            tracing::warn!("{} damaged bytes of output were left out", chunk.length);
-        }
-        Ok(())
-    }
-
     fn cat(&self, args: &LogCatArgs, context: &mut Context) -> CliResult<()> {
         let tasks = self.tasks(&args.target, args.task.as_ref())?;
         let unfinished = tasks.iter().find(|(_, stream)| !stream.is_finished());
@@ -165,7 +145,7 @@ impl Log {
             return Err(CliError::refused(&text));
         }
         for (_, stream) in tasks {
-            copy_stream(&self.dir, stream, channel(args.channel), &mut context.out)?;
+            copy_stream(&self.dir, stream, args.channel.channel(), &mut context.out)?;
         }
         Ok(())
     }
@@ -175,7 +155,7 @@ impl Log {
         for (id, stream) in self.tasks(&args.target, args.task.as_ref())? {
             let mut bytes = Vec::new();
             for chunk in chunks(stream, Some(Channel::Stdout)) {
-                self.read(chunk, &mut bytes)?;
+                read_chunk(&self.dir, chunk, &mut bytes)?;
             }
             let task = json!({
                 "finished": stream.is_finished(),
@@ -194,7 +174,7 @@ impl Log {
         if let Some(job) = args.job.filter(|job| self.index.tasks(*job).is_empty()) {
             return Err(no_job(job));
         }
-        let only = args.channel.map(channel);
+        let only = args.channel.map(StreamArg::channel);
         let mut found: Vec<(u32, u32, &Chunk)> = Vec::new();
         let (mut job_width, mut task_width) = (0, 0);
         for ((job, task), stream) in self.index.current() {
@@ -220,7 +200,7 @@ impl Log {
             let number = chunk.channel.index();
             let writer = (job, task, number);
             let mut bytes = unended.remove(&writer).unwrap_or_default();
-            self.read(chunk, &mut bytes)?;
+            read_chunk(&self.dir, chunk, &mut bytes)?;
             let left = left.get_mut(&writer).map_or(0, |left| {
                 *left -= 1;
                 *left
@@ -237,12 +217,7 @@ impl Log {
             }
             let prefix = format!("{job:0job_width$}.{task:0task_width$}:{number}>");
             let out = &mut context.out;
-            if context.colors {
-                let color = color_of_task(task);
-                write!(out.as_is(), "\x1b[{color}m{prefix}\x1b[0m ")?;
-            } else {
-                write!(out, "{prefix} ")?;
-            }
+            write_prefix(out, context.colors, task, &prefix)?;
             out.lines_of_task(&bytes)?;
             if bytes.last() != Some(&b'\n') {
                 writeln!(out)?;

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
 use super::situation::is_unfinished;
+use super::worker::start::own_hostname;
 use crate::args::server::{DebugDumpArgs, GenerateAccessArgs, StartArgs, StopArgs, WaitArgs};
 use crate::client::{Client, JobList, ServerInfo, access_error};
 use crate::error::{Caused as _, CliError, CliResult};
@@ -269,12 +270,7 @@ pub(super) async fn wait(args: WaitArgs, context: &mut Context) -> CliResult<()>
 
 /// Runs `hq server generate-access`.
 pub(super) fn generate_access(args: GenerateAccessArgs, context: &mut Context) -> CliResult<()> {
-    let host = args.host.unwrap_or_else(|| {
-        rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned()
-    });
+    let host = args.host.unwrap_or_else(own_hostname);
     let failed = |error| CliError::caused("Cannot make a key", &error);
     let pair = ServerKey::generate().map_err(failed)?;
     let access = |own: Option<String>, port: u16| -> CliResult<Access> {

@@ -19,7 +19,7 @@ use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult, exit};
 use crate::output::format::{cut, id_array, ids, joined_ids};
 use crate::output::{ExplanationView, TaskInfos, TaskListView, TaskLists};
-use crate::parse::selector::{Selector, SingleSelector, array_to_message};
+use crate::parse::selector::{Selector, SingleSelector};
 
 /// The maximum number of tasks that `task cancel` and `task signal` look up.
 const TASKS_MAX: usize = 2_000_000;
@@ -46,7 +46,7 @@ pub(super) async fn list(args: ListArgs, context: &mut Context) -> CliResult<()>
     for job in &jobs {
         shown.job(job.id)?;
         let mut next = Some(client::TaskPage {
-            tasks: tasks.as_ref().map(array_to_message),
+            tasks: tasks.as_ref().map(Into::into),
             states: states_to_message(args.filter.as_deref()),
             ..all_tasks(job.id)
         });
@@ -97,7 +97,7 @@ pub(super) async fn info(args: InfoArgs, context: &mut Context) -> CliResult<()>
     let name = args.target.job;
     let mut next = Some(client::TaskPage {
         job: Some(page_job(name)),
-        tasks: Some(array_to_message(&tasks)),
+        tasks: Some((&tasks).into()),
         with_definition: true,
         with_curves: args.verbose,
         ..client::TaskPage::default()
@@ -312,7 +312,7 @@ async fn choose(
     })?;
     let mut next = Some(client::TaskPage {
         job: Some(page_job(name)),
-        tasks: Some(array_to_message(&tasks)),
+        tasks: Some((&tasks).into()),
         without_paths: true,
         ..client::TaskPage::default()
     });
@@ -349,7 +349,7 @@ async fn choose(
 
 /// Converts sorted task ids for a message.
 fn few(ids: &[u32]) -> common::IdArray {
-    array_to_message(&IdArray::from_sorted(ids.iter().copied()).unwrap_or_default())
+    (&IdArray::from_sorted(ids.iter().copied()).unwrap_or_default()).into()
 }
 
 /// Reports tasks for which the command did nothing, and why.

@@ -5,54 +5,17 @@ use hq_core::resource::descriptor::{CouplingWeight, ResourceItem, ResourceKind};
 /// The weight of a pair without an explicit weight.
 const DEFAULT_WEIGHT: u16 = 256;
 
-/// Why a coupling cannot be used with the worker's resources.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum CouplingError {
-    /// There is no `:` between the two groups.
-    #[error("Missing ':'")]
-    Colon,
-    /// There is no `[` after the resource.
-    #[error("Missing '['")]
-    Open,
-    /// There is no `]` at the end of a group.
-    #[error("Missing ']'")]
-    Close,
-    /// The group is not a number.
-    #[error("Invalid group index")]
-    GroupIndex,
-    /// The weight is not a 16-bit number.
-    #[error("Invalid weight: {0}")]
-    Weight(String),
-    /// The worker does not have this resource.
-    #[error("Resource not found: {0}")]
-    Resource(String),
-    /// The resource has no groups.
-    #[error("Resource '{0}' has only a single group")]
-    SingleGroup(String),
-    /// The resource does not have this group.
-    #[error("Invalid group id {group} for resource '{resource}'")]
-    GroupId {
-        /// The number of the group as written.
-        group: u32,
-        /// The resource that should contain it.
-        resource: String,
-    },
-    /// The same pair appears twice, or a group is paired with itself.
-    #[error("Repeated coupling definition")]
-    Repeated,
-}
-
 /// Parses a coupling for the worker's resources, which are sorted by name.
 pub(crate) fn parse_coupling(
     text: &str,
     items: &[ResourceItem],
-) -> Result<Vec<CouplingWeight>, CouplingError> {
+) -> Result<Vec<CouplingWeight>, String> {
     let mut weights: Vec<CouplingWeight> = Vec::new();
     for part in text.split(',') {
         let weight = parse_pair(part.trim(), items)?;
         let pair = |w: &CouplingWeight| (w.resource1, w.group1, w.resource2, w.group2);
         if weights.iter().any(|other| pair(other) == pair(&weight)) {
-            return Err(CouplingError::Repeated);
+            return Err("Repeated coupling definition".to_owned());
         }
         weights.push(weight);
     }
@@ -60,22 +23,22 @@ pub(crate) fn parse_coupling(
     Ok(weights)
 }
 
-fn parse_pair(text: &str, items: &[ResourceItem]) -> Result<CouplingWeight, CouplingError> {
+fn parse_pair(text: &str, items: &[ResourceItem]) -> Result<CouplingWeight, String> {
     let (groups, weight) = match text.split_once('=') {
         None => (text, DEFAULT_WEIGHT),
         Some((groups, weight)) => {
             let parsed = weight.trim().parse();
             (
                 groups,
-                parsed.map_err(|_| CouplingError::Weight(weight.trim().to_owned()))?,
+                parsed.map_err(|_| format!("Invalid weight: {}", weight.trim()))?,
             )
         }
     };
-    let (left, right) = groups.split_once(':').ok_or(CouplingError::Colon)?;
+    let (left, right) = groups.split_once(':').ok_or("Missing ':'")?;
     let a = parse_group(left.trim(), items)?;
     let b = parse_group(right.trim(), items)?;
     if a == b {
-        return Err(CouplingError::Repeated);
+        return Err("Repeated coupling definition".to_owned());
     }
     let ((resource1, group1), (resource2, group2)) = (a.min(b), a.max(b));
     Ok(CouplingWeight {
@@ -87,30 +50,21 @@ fn parse_pair(text: &str, items: &[ResourceItem]) -> Result<CouplingWeight, Coup
     })
 }
 
-fn parse_group(text: &str, items: &[ResourceItem]) -> Result<(u32, u32), CouplingError> {
-    let (name, rest) = text.split_once('[').ok_or(CouplingError::Open)?;
-    let group = rest
-        .trim_end()
-        .strip_suffix(']')
-        .ok_or(CouplingError::Close)?;
-    let group: u32 = group
-        .trim()
-        .parse()
-        .map_err(|_| CouplingError::GroupIndex)?;
+fn parse_group(text: &str, items: &[ResourceItem]) -> Result<(u32, u32), String> {
+    let (name, rest) = text.split_once('[').ok_or("Missing '['")?;
+    let group = rest.trim_end().strip_suffix(']').ok_or("Missing ']'")?;
+    let group: u32 = group.trim().parse().map_err(|_| "Invalid group index")?;
     let name = name.trim();
     let found = items
         .iter()
         .enumerate()
         .find(|(_, item)| &*item.name == name);
-    let (index, item) = found.ok_or_else(|| CouplingError::Resource(name.to_owned()))?;
+    let (index, item) = found.ok_or_else(|| format!("Resource not found: {name}"))?;
     let ResourceKind::Groups(groups) = &item.kind else {
-        return Err(CouplingError::SingleGroup(name.to_owned()));
+        return Err(format!("Resource '{name}' has only a single group"));
     };
     if group as usize >= groups.len() {
-        return Err(CouplingError::GroupId {
-            group,
-            resource: name.to_owned(),
-        });
+        return Err(format!("Invalid group id {group} for resource '{name}'"));
     }
     Ok((u32::try_from(index).unwrap_or(u32::MAX), group))
 }
@@ -162,7 +116,7 @@ mod tests {
             ("", "Missing ':'"),
         ] {
             let error = parse_coupling(text, &items()).expect_err(text);
-            assert_eq!(error.to_string(), message, "{text}");
+            assert_eq!(error, message, "{text}");
         }
     }
 }

@@ -2,64 +2,56 @@
 
 use std::time::Duration;
 
-/// Why a text is not a valid duration.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum DurationError {
-    /// The text has neither of the two forms.
-    #[error("not a duration, expected one such as `90s`, `2h30m`, `01:30:00` or `1-12:00:00`: {0}")]
-    Form(String),
-    /// The limit is 0, and no task could keep it.
-    #[error("a time limit of 0 would end every task at once")]
-    Zero,
-    /// The text is neither words nor a complete clock time.
-    #[error("expected words such as `10s`, `5min` or `1h 30m`: {0}")]
-    Words(String),
-}
+/// The beginning of the error about a text that has neither of the two forms.
+const FORM: &str =
+    "not a duration, expected one such as `90s`, `2h30m`, `01:30:00` or `1-12:00:00`";
+
+/// The beginning of the error about a text that is neither words nor a complete clock time.
+const WORDS: &str = "expected words such as `10s`, `5min` or `1h 30m`";
 
 /// The longest duration that can be transferred as nanoseconds in 64 bits, about 292 years.
 const LONGEST: Duration = Duration::from_nanos(i64::MAX as u64);
 
 /// Parses `[[HH:]MM:]SS`, `DAYS-HH[:MM[:SS]]` as in Slurm, or words. Fields may exceed 59.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
-    if let Some(duration) = parse_clock(text) {
-        return duration.ok_or_else(|| DurationError::Form("the duration is too long".to_owned()));
-    }
-    parse_words(text).map_err(DurationError::Form)
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let parsed = parse_clock(text).unwrap_or_else(|| parse_words(text));
+    parsed.map_err(|why| format!("{FORM}: {why}"))
 }
 
 /// Parses a time limit, which must not be 0.
-pub(crate) fn parse_limit(text: &str) -> Result<Duration, DurationError> {
+pub(crate) fn parse_limit(text: &str) -> Result<Duration, String> {
     refuse_zero(parse_duration(text)?)
 }
 
 /// Rejects a limit of 0.
-pub(crate) fn refuse_zero(limit: Duration) -> Result<Duration, DurationError> {
+pub(crate) fn refuse_zero(limit: Duration) -> Result<Duration, String> {
     if limit.is_zero() {
-        return Err(DurationError::Zero);
+        return Err("a time limit of 0 would end every task at once".to_owned());
     }
     Ok(limit)
 }
 
 /// Parses words, or an unambiguous clock time: `HH:MM:SS`, `DAYS-HH[:MM[:SS]]`. A plain number
 /// could be seconds or, as in Slurm, minutes; `1:30` could be 90 seconds or 90 minutes.
-pub(crate) fn parse_duration_words(text: &str) -> Result<Duration, DurationError> {
+pub(crate) fn parse_duration_words(text: &str) -> Result<Duration, String> {
     let is_clear = text.contains('-') || text.matches(':').count() == 2;
-    if is_clear && let Some(duration) = parse_clock(text) {
-        return duration.ok_or_else(|| DurationError::Words("the duration is too long".to_owned()));
-    }
-    parse_words(text).map_err(DurationError::Words)
+    let clock = parse_clock(text).filter(|_| is_clear);
+    let parsed = clock.unwrap_or_else(|| parse_words(text));
+    parsed.map_err(|why| format!("{WORDS}: {why}"))
 }
 
 fn parse_words(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration <= LONGEST => Ok(duration),
-        Ok(_) => Err("the duration is too long".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    bounded(Some(duration))
 }
 
-/// Returns `None` if the text is not a clock time, or `Some(None)` if the duration is too long.
-fn parse_clock(text: &str) -> Option<Option<Duration>> {
+fn bounded(duration: Option<Duration>) -> Result<Duration, String> {
+    let duration = duration.filter(|duration| *duration <= LONGEST);
+    duration.ok_or_else(|| "the duration is too long".to_owned())
+}
+
+/// Returns `None` if the text is not a clock time.
+fn parse_clock(text: &str) -> Option<Result<Duration, String>> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (Some(days), clock),
         None => (None, text),
@@ -81,11 +73,7 @@ fn parse_clock(text: &str) -> Option<Option<Duration>> {
             .and_then(|total| total.checked_mul(factor))
             .and_then(|total| total.checked_add(value?));
     }
-    Some(
-        total
-            .map(Duration::from_secs)
-            .filter(|duration| *duration <= LONGEST),
-    )
+    Some(bounded(total.map(Duration::from_secs)))
 }
 
 #[cfg(test)]

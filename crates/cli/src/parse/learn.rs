@@ -19,9 +19,7 @@ pub(crate) fn parse_time_request(text: &str) -> Result<TimeRequest, String> {
     if text == AUTO {
         return Ok(TimeRequest::Auto);
     }
-    parse_duration(text)
-        .map(TimeRequest::Given)
-        .map_err(|error| error.to_string())
+    parse_duration(text).map(TimeRequest::Given)
 }
 
 /// Parses a share, such as `0.95` or `95%`, as thousandths.

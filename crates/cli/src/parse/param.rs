@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use crate::output::format::lossy;
 use hq_core::params::{DIGITS_MAX, Decimals};
 
 /// A `--param` option.
@@ -57,7 +58,7 @@ pub(crate) fn parse_param(text: &OsStr) -> Result<ParamArg, String> {
     };
     Ok(ParamArg {
         // The core rejects an invalid name when it checks all parameters together.
-        name: String::from_utf8_lossy(name).into_owned(),
+        name: lossy(name),
         is_along,
         source,
     })

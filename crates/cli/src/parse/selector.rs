@@ -89,27 +89,12 @@ impl Selector {
         let selector = match self {
             Self::Last => Wire::Last(client::Empty {}),
             Self::All => Wire::All(client::Empty {}),
-            Self::Ids(ids) => Wire::Ids(array_to_message(ids)),
+            Self::Ids(ids) => Wire::Ids(ids.into()),
         };
         client::Selector {
             selector: Some(selector),
         }
     }
-}
-
-/// Converts an id array to a message.
-pub(crate) fn array_to_message(ids: &IdArray) -> hq_protocol::common::IdArray {
-    let ranges = ids
-        .ranges()
-        .iter()
-        .map(|range| hq_protocol::common::IdRange {
-            first: range.first(),
-            count: range.count(),
-            step: range.step(),
-            slack: range.end() - range.last(),
-        })
-        .collect();
-    hq_protocol::common::IdArray { ranges }
 }
 
 /// Rejects `2_3`: in Slurm, this is a task of an array; here, it would be job 23.

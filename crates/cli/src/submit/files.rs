@@ -37,7 +37,7 @@ pub(crate) fn task_files(
         .iter()
         .find(|(asked, _)| *asked && outputs.is_empty())
     {
-        return Err(CliError::new(*text).with_help("name them with --outputs".to_owned()));
+        return Err(CliError::new(*text).with_help("name them with --outputs"));
     }
     let all = || inputs.iter().chain(&outputs);
     if all().any(Vec::is_empty) {
@@ -50,7 +50,7 @@ pub(crate) fn task_files(
             "The output {} has no file name, so the record of the task cannot be stored next to it",
             String::from_utf8_lossy(path)
         ))
-        .with_help("name a file or directory that the task writes".to_owned()));
+        .with_help("name a file or directory that the task writes"));
     }
     let depends_on_cwd = all().any(|path| !path.starts_with(b"/"));
     let paths = all()
@@ -62,7 +62,7 @@ pub(crate) fn task_files(
             return Err(CliError::new(format!(
                 "The path {text} of an input or output, or of its working directory, changes with {name}"
             ))
-            .with_help("the next submit looks for the same files: use %{TASK_ID} or parameters".to_owned()));
+            .with_help("the next submit looks for the same files: use %{TASK_ID} or parameters"));
         }
     }
     let texts = |paths: Vec<Vec<u8>>| paths.into_iter().map(ByteText::from).collect();
@@ -182,7 +182,7 @@ pub(crate) fn add_edges(
                     "Tasks {other} and {} both write {path}",
                     task.id
                 ))
-                .with_help("give each of them outputs of its own".to_owned()));
+                .with_help("give each of them outputs of its own"));
             }
         }
     }

@@ -42,7 +42,7 @@ pub(crate) fn add(
         return Err(CliError::new(
             "--once is for a task that submits to its own job, but this is not a task",
         )
-        .with_help("give it in a task, with `--job $HQ_JOB_ID`".to_owned()));
+        .with_help("give it in a task, with `--job $HQ_JOB_ID`"));
     };
     spec.origin = Some(Origin {
         task,

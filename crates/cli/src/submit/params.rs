@@ -22,8 +22,7 @@ pub(crate) fn build(args: &[ParamArg]) -> CliResult<Option<Arc<Params>>> {
     }
     let list = args.iter().map(build_one).collect::<CliResult<Vec<_>>>()?;
     let params = Params::new(list, 0).map_err(|error| {
-        CliError::new(format!("--param: {error}"))
-            .with_help("`hq doc jobs` describes parameters".to_owned())
+        CliError::new(format!("--param: {error}")).with_help("`hq doc jobs` describes parameters")
     })?;
     Ok(Some(Arc::new(params)))
 }
@@ -198,6 +197,7 @@ fn misspelled<'a>(text: &OsStr, params: &'a Params) -> Vec<(String, &'a str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::format::lossy;
     use crate::parse::array::parse_id_array;
     use crate::parse::param::parse_param;
 
@@ -212,7 +212,7 @@ mod tests {
         let params = params(&["x=a,1-3,b,c,5-6"]);
         let values: Vec<String> = (0..params.count())
             .flat_map(|id| params.values(hq_core::id::TaskId(id)))
-            .map(|(_, value)| String::from_utf8_lossy(&value).into_owned())
+            .map(|(_, value)| lossy(&value))
             .collect();
         assert_eq!(values, ["a", "1", "2", "3", "b", "c", "5", "6"]);
     }

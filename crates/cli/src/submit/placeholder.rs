@@ -1,6 +1,7 @@
 //! Placeholders `%{NAME}` in paths. A `%` without `{` and a `%{` without `}` are literal.
 
 use crate::error::{CliError, CliResult};
+use crate::output::format::lossy;
 
 /// A part of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,7 +129,7 @@ pub(crate) fn misspelled(path: &[u8]) -> Option<(String, &'static str)> {
         let Piece::Name(name) = piece else {
             return None;
         };
-        let name = String::from_utf8_lossy(name).into_owned();
+        let name = lossy(name);
         let meant = guess(&name).filter(|known| *known != name)?;
         Some((name, meant))
     })
@@ -160,7 +161,7 @@ pub(crate) fn unknown_warning(path: &[u8], role: PathRole) -> Option<String> {
         if let Piece::Name(name) = piece
             && !role.knows(name)
         {
-            let name = String::from_utf8_lossy(name).into_owned();
+            let name = lossy(name);
             if !names.contains(&name) {
                 names.push(name);
             }

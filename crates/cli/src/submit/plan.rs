@@ -15,6 +15,7 @@ use super::build::PathResolver;
 use super::placeholder;
 use super::skip::SkipPlan;
 use super::{PreparedSubmit, SubmitContext};
+use crate::output::format::lossy;
 
 /// A submit as its user would describe it.
 #[derive(Debug)]
@@ -231,10 +232,6 @@ fn planned(
             .collect(),
         deps,
     }
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Returns the distinct requests of the tasks, because each task of a graph may have its own

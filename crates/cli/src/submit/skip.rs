@@ -28,6 +28,7 @@ use hq_core::words::part;
 
 use super::files::{fleeting, paths_of};
 use crate::error::{Caused as _, CliError, CliResult};
+use crate::output::format::lossy;
 
 /// The number of threads that examine files. A single file server hardly benefits from more.
 const THREADS: usize = 16;
@@ -163,7 +164,7 @@ pub(crate) fn changed(specs: &[SubmitSpec]) -> CliResult<Changed> {
     };
     if !specs.iter().any(has_outputs) {
         return Err(CliError::new("none of its tasks names its outputs").with_help(
-            "name outputs with --outputs when the tasks are submitted, in a job file with `outputs = [\"…\"]`".to_owned(),
+            "name outputs with --outputs when the tasks are submitted, in a job file with `outputs = [\"…\"]`",
         ));
     }
     let (mut runs, mut left_out) = (Vec::new(), 0);
@@ -237,9 +238,8 @@ fn has_outputs(graph: &GraphSpec) -> bool {
 }
 
 fn no_outputs() -> CliError {
-    CliError::new("--skip-done requires the outputs of the tasks").with_help(
-        "name the outputs with --outputs, in a job file with `outputs = [\"…\"]`".to_owned(),
-    )
+    CliError::new("--skip-done requires the outputs of the tasks")
+        .with_help("name the outputs with --outputs, in a job file with `outputs = [\"…\"]`")
 }
 
 fn skip_array(
@@ -253,7 +253,7 @@ fn skip_array(
     }
     if is_attached && matches!(array.ids, ArrayIds::Next(_)) {
         return Err(CliError::new("--skip-done requires the ids of the tasks")
-            .with_help("give them with --array".to_owned()));
+            .with_help("give them with --array"));
     }
     let ids = given_ids(array)?;
     let whys = reasons_of_array(array, &ids, submit_dir, unended);
@@ -445,10 +445,6 @@ fn read_record(path: &Path) -> Option<Vec<u8>> {
 
 fn as_path(bytes: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(bytes))
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Calls a function for all numbers below `count` in several threads. Returns the results in order.

@@ -20,6 +20,7 @@ use crate::client::{Client, JobClose};
 use crate::command::all_tasks;
 use crate::command::submit::current_dir;
 use crate::error::{Caused as _, CliError, CliResult};
+use crate::output::format::lossy;
 use crate::parse::selector::Selector;
 use crate::source::{is_connected, resources};
 use crate::submit::bare_submit;
@@ -271,16 +272,15 @@ async fn failed(client: &mut Client, job: u32) -> CliResult<Value> {
 }
 
 fn failed_row(task: &client::TaskInfo) -> Value {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let paths = task.paths.as_ref();
     let file = |stdio: Option<&hq_protocol::common::Stdio>| {
         let stdio = stdio.filter(|stdio| !stdio.path.is_empty());
-        stdio.map(|stdio| text(&stdio.path))
+        stdio.map(|stdio| lossy(&stdio.path))
     };
     json!({
         "id": task.id,
         "error": task.error,
-        "cwd": paths.map(|paths| text(&paths.cwd)),
+        "cwd": paths.map(|paths| lossy(&paths.cwd)),
         "stdout": file(paths.and_then(|paths| paths.stdout.as_ref())),
         "stderr": file(paths.and_then(|paths| paths.stderr.as_ref())),
     })

@@ -13,7 +13,7 @@ use super::read::{page_of, params_of, stored_row};
 use crate::client::Client;
 use crate::command::situation;
 use crate::error::CliResult;
-use crate::parse::selector::{Selector, array_to_message};
+use crate::parse::selector::Selector;
 use crate::source::Ask;
 use crate::text::clean;
 
@@ -33,9 +33,7 @@ pub(super) async fn of_server(client: &mut Client, job: u32, now_ns: i64) -> Cli
         return Ok(view);
     }
     let mut page = page_of(job);
-    page.tasks = IdArray::from_sorted(failed)
-        .ok()
-        .map(|ids| array_to_message(&ids));
+    page.tasks = IdArray::from_sorted(failed).ok().map(|ids| (&ids).into());
     let tasks = client.ask(page).await?.tasks;
     let params = tasks.iter().map(|task| (task.id, params_of(task)));
     let params: BTreeMap<u32, String> = params.collect();

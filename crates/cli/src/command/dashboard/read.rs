@@ -16,7 +16,6 @@ use crate::error::CliResult;
 use crate::failures::error_words;
 use crate::output::curve::curve_of;
 use crate::output::view::params_text;
-use crate::parse::selector::array_to_message;
 use crate::source::{Ask, Queue};
 use crate::text::clean;
 
@@ -77,7 +76,7 @@ pub(super) fn page_of(job: u32) -> client::TaskPage {
 
 pub(super) fn id_array((first, last): (u32, u32)) -> Option<common::IdArray> {
     let ids = IdArray::consecutive(first, (last - first).saturating_add(1));
-    Some(array_to_message(&ids.ok()?))
+    Some((&ids.ok()?).into())
 }
 
 fn row(job: u32, task: client::TaskInfo) -> TaskRow {

@@ -11,6 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::output::format::lossy;
 use rustix::process::{Pid, Signal};
 
 /// The maximum size of the output that is read, in bytes.
@@ -105,7 +106,7 @@ impl Limited {
                 Ok(Some(status)) => {
                     return Ok(Output {
                         is_success: status.success(),
-                        text: String::from_utf8_lossy(&bytes).into_owned(),
+                        text: lossy(&bytes),
                     });
                 }
                 Ok(None) if Instant::now() < self.deadline => thread::sleep(LOOK_INTERVAL),

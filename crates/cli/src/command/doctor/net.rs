@@ -14,6 +14,7 @@ use super::check::{Check, State};
 use super::relays;
 use crate::client::{self as ours, Client};
 use crate::command::server::wrong_host;
+use crate::command::worker::start::own_hostname;
 use crate::error::{CliError, CliResult};
 use crate::output::format::{now_unix_ns, words};
 use crate::parse::selector::Selector;
@@ -116,10 +117,7 @@ fn first_line(error: &AccessError) -> String {
 
 /// Checks the host name that workers on other machines would use for a server started here.
 async fn own_name() -> Check {
-    let name = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
+    let name = own_hostname();
     let what = format!("name of this machine, {name}");
     let advice = "A server started here announces this name to workers and clients. Give it a name that they can resolve, or an address: `hq server start --host`.";
     match resolve(&name, 0).await {

@@ -24,12 +24,10 @@ use super::screen::Screen;
 use crate::error::{Caused as _, CliError, CliResult};
 use crate::failures::error_words;
 use crate::output::format::{cut, lossy};
+use crate::text::last_lines;
 
 /// The maximum number of different failures in the summary. Further failed tasks are only counted.
 const GROUPS_MAX: usize = 100;
-
-/// The maximum number of lines of its standard error that describe a failed task.
-const TAIL_LINES_MAX: usize = 5;
 
 /// The number of bytes at the end of a file that are searched for those lines.
 const TAIL_LEN: u64 = 4096;
@@ -385,17 +383,8 @@ fn tail(path: &Path) -> Option<Vec<String>> {
     let mut bytes = Vec::new();
     file.take(TAIL_LEN).read_to_end(&mut bytes).ok()?;
     let text = lossy(&bytes);
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let first = lines.len().saturating_sub(TAIL_LINES_MAX);
-    Some(
-        lines[first..]
-            .iter()
-            .map(|line| (*line).to_owned())
-            .collect(),
-    )
+    let lines = last_lines(&text).into_iter();
+    Some(lines.map(str::to_owned).collect())
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::client::{self, Client, access_error};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::output::ServerView;
+use crate::output::format::lossy;
 use crate::version::VERSION;
 
 /// The name of the log file in the server directory.
@@ -175,7 +176,7 @@ fn log_since(log: &Path, begin: u64) -> std::io::Result<String> {
     file.seek(SeekFrom::Start(begin))?;
     let mut said = Vec::new();
     file.read_to_end(&mut said)?;
-    Ok(String::from_utf8_lossy(&said).into_owned())
+    Ok(lossy(&said))
 }
 
 /// Leaves the session of the terminal. Called in the second process before it starts threads.

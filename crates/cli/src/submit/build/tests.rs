@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::args::submit::SubmitArgs;
+use crate::output::format::lossy;
 use clap::Parser;
 
 #[derive(Parser)]
@@ -55,7 +56,7 @@ fn path_of(spec: &StdioSpec) -> String {
 
 fn paths(words: &[&str]) -> (String, String, String) {
     let template = array(words).0.template;
-    let cwd = String::from_utf8_lossy(&template.cwd).into_owned();
+    let cwd = lossy(&template.cwd);
     (cwd, path_of(&template.stdout), path_of(&template.stderr))
 }
 

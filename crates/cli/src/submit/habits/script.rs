@@ -11,6 +11,7 @@ use hq_core::words::has_word;
 
 use super::reader::{self, Reader, name};
 use super::{Text, Typed, Verb};
+use crate::output::format::lossy;
 use crate::submit::content;
 use crate::text::{quoted, rows};
 
@@ -99,7 +100,7 @@ impl Script {
         let (mut bytes, file) = (Vec::new(), std::fs::File::open(&path).ok()?);
         file.take(HEAD_LEN).read_to_end(&mut bytes).ok()?;
         let text = if bytes.contains(&0) { &[] } else { &bytes[..] };
-        let head = String::from_utf8_lossy(text).into_owned();
+        let head = lossy(text);
         let lines = head
             .lines()
             .filter(|line| !line.trim_start().starts_with('#'));

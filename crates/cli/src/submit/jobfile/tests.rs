@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::output::format::lossy;
 use hq_core::id::TaskId;
 use hq_core::resource::amount::Amount;
 use hq_core::retry::RetryCause;
@@ -373,7 +374,7 @@ fn mutated(content: &str, seed: u64) -> String {
             break;
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    lossy(&bytes)
 }
 
 #[test]

@@ -24,7 +24,9 @@ use crate::command::dashboard::model::{TaskRow, TasksOf};
 use crate::command::dashboard::read::event_text;
 use crate::output::format::{amount, memory, run_time};
 use crate::output::pace;
-use crate::output::view::{job_state, quarantine_word, totals, worker_state, worker_state_name};
+use crate::output::view::{
+    allocation_state, job_state, quarantine_word, totals, worker_state, worker_state_name,
+};
 use crate::source::problems::{is_open, sentence};
 use crate::source::{Queue, Resource, Share, allocation, host, is_connected, resources};
 use crate::text::fit;
@@ -169,12 +171,7 @@ impl Painter<'_, '_> {
         let columns = List::<AllocAllocation>::new()
             .left("Allocation", Constraint::Min(12), |row| row.id.as_str())
             .left("State", 9, |row| {
-                let state = match row.state() {
-                    State::Queued => "queued",
-                    State::Running => "running",
-                    State::Finished => "finished",
-                    State::Failed => "failed",
-                };
+                let state = allocation_state(row);
                 Span::styled(state, theme.state(state))
             })
             .right("Workers", 7, |row| row.workers.to_string())
