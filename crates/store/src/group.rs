@@ -3,14 +3,14 @@
 mod finished;
 mod job;
 mod rows;
-mod set_aside;
+mod worker;
 
 use std::collections::BTreeMap;
 
 use hq_core::autoalloc::AllocationEvent;
 use hq_core::id::{InstanceId, JobId, TaskKey, WorkerId};
 use hq_core::server_state::{AllocationChange, Change, ChangeKind, NoticeKey, NoticeOutcome};
-use hq_core::task::{Attempt, TaskEnd, TaskState};
+use hq_core::task::{Attempt, TaskState};
 use hq_core::template::NotifyEvent;
 use hq_core::time::Timestamp;
 use hq_protocol::{Message as _, client};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::encode;
 use crate::event::Event;
-use crate::meta::{self, draining_key, set_number};
+use crate::meta;
 use rows::{EndRow, Start, kib, micros, millis};
 
 /// The maximum number of ranges of canceled or aborted tasks in one event. Large jobs can have very
@@ -73,7 +73,7 @@ pub(crate) fn write_with(
     // The number of the next event is stored together with the events, so that each number is used
     // only once.
     if !changes.is_empty() {
-        set_number(connection, "next_seq", *seq)?;
+        meta::set(connection, "next_seq", *seq)?;
     }
     Ok(())
 }
@@ -142,7 +142,7 @@ impl<'a> Group<'a> {
     }
 
     /// Sends an event to live readers without storing it.
-    fn publish(&mut self, at: Timestamp, data: &Value) {
+    fn publish(&mut self, at: Timestamp, data: &Value) -> rusqlite::Result<()> {
         // The event is not stored, so it reuses the number of the previous event.
         let seq = *self.seq - 1;
         if let Some(events) = &mut self.events {
@@ -153,10 +153,11 @@ impl<'a> Group<'a> {
                 ..Event::default()
             });
         }
+        Ok(())
     }
 
     fn apply(&mut self, change: &'a Change) -> rusqlite::Result<()> {
-        let at = change.at;
+        let (at, db) = (change.at, self.connection);
         match &change.kind {
             ChangeKind::TaskStarted {
                 task,
@@ -165,65 +166,65 @@ impl<'a> Group<'a> {
                 worker,
                 nodes,
             } => self.start(at, *task, (*instance, *variant, *worker), nodes),
-            ChangeKind::TaskEnded {
+            ChangeKind::TaskEnded { .. } => self.note_end(change),
+            ChangeKind::NodesAssigned {
                 task,
-                crash_count,
-                end,
-                is_finished,
                 instance,
-                worker,
-                awaited: _,
-            } => {
-                self.note_end(*task, (*instance, *worker, *crash_count), end, *is_finished);
-                Ok(())
-            }
-            ChangeKind::NodesAssigned { .. } => self.assign_nodes(change),
-            ChangeKind::TaskRequeued { .. } => {
-                // Write the starts first, because this change may requeue or drop a task that
-                // started in the same group.
-                self.write_tasks()?;
-                self.requeue(change)
-            }
-            ChangeKind::TasksDropped { job, ids, to } => {
-                self.write_tasks()?;
-                self.drop_tasks(at, *job, ids, *to)
-            }
-            ChangeKind::WorkerConnected { .. }
-            | ChangeKind::WorkerLost { .. }
-            | ChangeKind::WorkerOverview { .. } => self.apply_worker(change),
-            ChangeKind::WorkerDraining(_)
-            | ChangeKind::WorkerQuarantined(_)
-            | ChangeKind::WorkerReleased { .. }
-            | ChangeKind::WorkerSuspected { .. } => self.apply_set_aside(change),
+                variant,
+                nodes,
+            } => self.assign_nodes(*task, (*instance, *variant), nodes),
+            ChangeKind::TaskRequeued { .. } => self.requeue(change),
+            ChangeKind::TasksDropped { job, ids, to } => self.drop_tasks(at, *job, ids, *to),
+            ChangeKind::StartsUnknown(are) => meta::set_flag(db, meta::STARTS_UNKNOWN, *are),
+            ChangeKind::WorkerConnected { worker, config } => self.connected(at, *worker, config),
+            ChangeKind::WorkerLost { worker, reason } => self.lost(at, *worker, *reason),
+            ChangeKind::WorkerOverview { worker, usage } => self.overview(at, *worker, usage),
+            ChangeKind::WorkerDraining(worker) => self.draining(at, *worker),
+            ChangeKind::WorkerQuarantined(quarantine) => self.quarantined(at, quarantine),
+            ChangeKind::WorkerReleased { worker, why } => self.released(at, *worker, why),
+            ChangeKind::WorkerSuspected { worker, why } => self.suspected(at, *worker, why),
             ChangeKind::Allocation(change) => self.apply_allocation(at, change),
             ChangeKind::ProblemAcknowledged { problem, part } => self.acknowledge(problem, *part),
-            ChangeKind::SubmitKeyed { job, key } => meta::note_key(self.connection, *job, key),
             ChangeKind::TokenChanged { name, record } => {
-                meta::note_token(self.connection, name, record.as_deref())
+                meta::note_token(db, name, record.as_deref())
             }
-            ChangeKind::JobIdle(job) => {
-                self.publish(at, &json!({"job_id": job.as_u32()}));
-                Ok(())
+            ChangeKind::JobOpened {
+                job,
+                name,
+                max_fails,
+            } => {
+                self.add_job(at, *job, name, *max_fails, true)?;
+                self.opened(at, *job, name, *max_fails)
             }
+            ChangeKind::Submitted { .. } => self.submit(change),
+            ChangeKind::SubmitKeyed { job, key } => meta::note_key(db, *job, key),
+            ChangeKind::SubmitRepeated {
+                job,
+                number,
+                instance,
+            } => meta::note_instance(db, meta::REPEATED, (*job, *number), *instance),
+            ChangeKind::WaitingSuperseded { job, number, first } => {
+                meta::note_instance(db, meta::FIRST_INSTANCE, (*job, *number), *first)
+            }
+            ChangeKind::JobResubmitted { job, new } => {
+                let key = format!("{}{job}", meta::RESUBMITTED);
+                meta::set(db, &key, new.as_u32())
+            }
+            ChangeKind::JobClosed(job) => self.closed(at, *job),
+            ChangeKind::JobCanceled { job, reason } => self.canceled(at, *job, reason),
+            ChangeKind::JobCompleted(job) => self.completed(at, *job),
+            ChangeKind::JobNotified {
+                key,
+                event,
+                outcome,
+            } => self.notified(*key, *event, outcome),
+            ChangeKind::JobsForgotten(jobs) => self.forget(jobs),
+            ChangeKind::JobIdle(job) => self.publish(at, &json!({"job_id": job.as_u32()})),
             ChangeKind::TaskNotified {
                 task,
                 worker,
                 message,
-            } => {
-                self.publish(at, &notification_json(*task, *worker, message));
-                Ok(())
-            }
-            ChangeKind::JobOpened { .. }
-            | ChangeKind::Submitted { .. }
-            | ChangeKind::JobClosed(_)
-            | ChangeKind::JobCanceled { .. }
-            | ChangeKind::JobCompleted(_)
-            | ChangeKind::JobNotified { .. }
-            | ChangeKind::JobResubmitted { .. }
-            | ChangeKind::SubmitRepeated { .. }
-            | ChangeKind::WaitingSuperseded { .. }
-            | ChangeKind::JobsForgotten(_) => self.apply_job(change),
-            ChangeKind::StartsUnknown(are_unknown) => self.starts_unknown(*are_unknown),
+            } => self.publish(at, &notification_json(*task, *worker, message)),
         }
     }
 
@@ -267,16 +268,12 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn assign_nodes(&self, change: &Change) -> rusqlite::Result<()> {
-        let ChangeKind::NodesAssigned {
-            task,
-            instance,
-            variant,
-            nodes,
-        } = &change.kind
-        else {
-            return Ok(());
-        };
+    fn assign_nodes(
+        &self,
+        task: TaskKey,
+        (instance, variant): (InstanceId, u32),
+        nodes: &[WorkerId],
+    ) -> rusqlite::Result<()> {
         let (job, id) = (task.job.as_u32(), task.task.as_u32());
         // The root worker comes first.
         for (node, position) in nodes.iter().zip(0_u32..) {
@@ -288,117 +285,6 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    fn apply_worker(&mut self, change: &Change) -> rusqlite::Result<()> {
-        let at = change.at;
-        if let ChangeKind::WorkerConnected { worker, config } = &change.kind {
-            let configuration = encode::worker_json(config);
-            self.run(
-                "INSERT OR REPLACE INTO worker_data VALUES (?, ?, ?, NULL, NULL, ?, ?)",
-                params![
-                    worker.as_u32(),
-                    config.hostname,
-                    at.0,
-                    configuration.to_string(),
-                    encode::registration_bytes(config)
-                ],
-            )?;
-            // Compaction may drop the worker's row, but its id must not be reused.
-            set_number(self.connection, "last_worker", i64::from(worker.as_u32()))?;
-            let data = json!({"id": worker.as_u32(), "configuration": configuration});
-            self.event(at, "worker-connected", None, Some(*worker), &data)?;
-        }
-        if let ChangeKind::WorkerLost { worker, reason } = &change.kind {
-            let reason = reason.name();
-            // The next server does not wait for a worker without a registration.
-            self.run(
-                "UPDATE worker_data SET ended_unix_ns = ?, reason = ?, registration = NULL \
-                 WHERE id = ?",
-                params![at.0, reason, worker.as_u32()],
-            )?;
-            // The next server does not wait for this worker, so its draining ends here.
-            self.run("DELETE FROM meta WHERE key = ?", [draining_key(*worker)])?;
-            let data = json!({"id": worker.as_u32(), "reason": reason});
-            self.event(at, "worker-lost", None, Some(*worker), &data)?;
-        }
-        if let ChangeKind::WorkerOverview { worker, usage } = &change.kind {
-            let data = json!({"id": worker.as_u32(), "hw-state": encode::usage_json(usage)});
-            self.event(at, "worker-overview", None, Some(*worker), &data)?;
-        }
-        Ok(())
-    }
-
-    fn apply_job(&mut self, change: &Change) -> rusqlite::Result<()> {
-        let at = change.at;
-        match &change.kind {
-            ChangeKind::JobOpened {
-                job,
-                name,
-                max_fails,
-            } => {
-                self.add_job(at, *job, name, *max_fails, true)?;
-                self.opened(at, *job, name, *max_fails)
-            }
-            ChangeKind::Submitted { .. } => self.submit(change),
-            ChangeKind::JobClosed(job) => {
-                self.run(
-                    "UPDATE job_data SET is_open = 0 WHERE id = ?",
-                    [job.as_u32()],
-                )?;
-                self.event(
-                    at,
-                    "job-close",
-                    Some(*job),
-                    None,
-                    &json!({"job_id": job.as_u32()}),
-                )
-            }
-            ChangeKind::JobCanceled { job, reason } => {
-                // A cancel request without a reason does not replace an earlier reason, just as in
-                // the state.
-                let kept = (!reason.is_empty()).then_some(reason);
-                let sql =
-                    "UPDATE job_data SET cancel_reason = coalesce(?, cancel_reason) WHERE id = ?";
-                self.run(sql, params![kept, job.as_u32()])?;
-                let data = json!({"job_id": job.as_u32(), "reason": reason});
-                self.event(at, "job-cancel", Some(*job), None, &data)
-            }
-            ChangeKind::JobCompleted(job) => {
-                let sql = "UPDATE job_data SET completed_unix_ns = ? WHERE id = ?";
-                self.run(sql, params![at.0, job.as_u32()])?;
-                let data = json!({"job": job.as_u32()});
-                self.event(at, "job-completed", Some(*job), None, &data)
-            }
-            ChangeKind::JobNotified {
-                key,
-                event,
-                outcome,
-            } => self.notified(*key, *event, outcome),
-            ChangeKind::JobsForgotten(jobs) => self.forget(jobs),
-            ChangeKind::JobResubmitted { .. } => self.resubmitted(change),
-            ChangeKind::SubmitRepeated { .. } => self.repeated(change),
-            ChangeKind::WaitingSuperseded { .. } => self.superseded(change),
-            ChangeKind::StartsUnknown(_)
-            | ChangeKind::TaskStarted { .. }
-            | ChangeKind::ProblemAcknowledged { .. }
-            | ChangeKind::TokenChanged { .. }
-            | ChangeKind::SubmitKeyed { .. }
-            | ChangeKind::NodesAssigned { .. }
-            | ChangeKind::TaskEnded { .. }
-            | ChangeKind::TaskRequeued { .. }
-            | ChangeKind::TasksDropped { .. }
-            | ChangeKind::WorkerConnected { .. }
-            | ChangeKind::WorkerLost { .. }
-            | ChangeKind::WorkerDraining(_)
-            | ChangeKind::WorkerQuarantined(_)
-            | ChangeKind::WorkerReleased { .. }
-            | ChangeKind::WorkerSuspected { .. }
-            | ChangeKind::WorkerOverview { .. }
-            | ChangeKind::JobIdle(_)
-            | ChangeKind::TaskNotified { .. }
-            | ChangeKind::Allocation(_) => Ok(()),
-        }
-    }
-
     /// When a user acknowledges a problem, stores its extent. With `None`, removes it.
     fn acknowledge(&self, problem: &str, part: Option<u64>) -> rusqlite::Result<()> {
         let key = format!("{}{problem}", meta::ACKNOWLEDGED);
@@ -406,7 +292,7 @@ impl<'a> Group<'a> {
             Some(part) => {
                 // The value is limited to SQLite's largest number.
                 let part = i64::try_from(part).unwrap_or(i64::MAX);
-                set_number(self.connection, &key, part)
+                meta::set(self.connection, &key, part)
             }
             None => meta::remove(self.connection, &key),
         }
@@ -508,13 +394,20 @@ impl<'a> Group<'a> {
 
     /// Records the end of a task. It is written together with its neighbors if they follow in the
     /// same group.
-    fn note_end(
-        &mut self,
-        task: TaskKey,
-        (instance, worker, crash_count): (InstanceId, WorkerId, u32),
-        end: &'a TaskEnd,
-        is_finished: bool,
-    ) {
+    fn note_end(&mut self, change: &'a Change) -> rusqlite::Result<()> {
+        let ChangeKind::TaskEnded {
+            task,
+            crash_count,
+            end,
+            is_finished,
+            instance,
+            worker,
+            awaited: _,
+        } = &change.kind
+        else {
+            return Ok(());
+        };
+        let (task, worker, is_finished) = (*task, *worker, *is_finished);
         // A start and an end in the same group are stored in one row, which includes the number of
         // the start.
         let start = self.starts.remove(&task);
@@ -540,17 +433,18 @@ impl<'a> Group<'a> {
         }
         self.ends.push(EndRow {
             task,
-            instance,
+            instance: *instance,
             worker,
-            crash_count,
+            crash_count: *crash_count,
             end,
             is_finished,
             start: start.map(|start| (start.variant, start.seq)),
             seq,
         });
+        Ok(())
     }
 
-    fn requeue(&self, change: &Change) -> rusqlite::Result<()> {
+    fn requeue(&mut self, change: &Change) -> rusqlite::Result<()> {
         let ChangeKind::TaskRequeued {
             task,
             instance,
@@ -562,6 +456,9 @@ impl<'a> Group<'a> {
         else {
             return Ok(());
         };
+        // Write the starts first, because this change may requeue a task that started in the same
+        // group.
+        self.write_tasks()?;
         let (job, id) = (task.job.as_u32(), task.task.as_u32());
         self.run(
             "INSERT OR IGNORE INTO attempt_data (job, task, instance, worker, variant, \
@@ -637,8 +534,9 @@ impl<'a> Group<'a> {
         ids: &hq_core::range::IdArray,
         to: TaskState,
     ) -> rusqlite::Result<()> {
-        let state = to.number();
-        let seq = *self.seq;
+        // As for a task that is requeued.
+        self.write_tasks()?;
+        let (state, seq) = (to.number(), *self.seq);
         // This stores ranges instead of tasks: a waiting job with a million tasks is dropped with
         // one row.
         for range in ids.ranges() {

@@ -111,7 +111,7 @@ pub(crate) fn unfinished_jobs(connection: &Connection) -> rusqlite::Result<u64> 
 
 /// Records how the server ended, or that it is running.
 pub(crate) fn set_ending(connection: &Connection, ending: Ending) -> rusqlite::Result<()> {
-    meta::set_text(connection, ENDING, ending.name())
+    meta::set(connection, ENDING, ending.name())
 }
 
 /// Records that the file at this path needs its log, which starts now. With `None`, records that
@@ -123,8 +123,8 @@ pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusql
     match file.and_then(|file| file.file_name()) {
         Some(name) => {
             let next_seq = meta::number(connection, "next_seq")?;
-            meta::set_number(connection, LOG_BASE, next_seq)?;
-            meta::set_text(connection, LOG_OF, &name.to_string_lossy())
+            meta::set(connection, LOG_BASE, next_seq)?;
+            meta::set(connection, LOG_OF, name.to_string_lossy())
         }
         None => {
             let sql = "UPDATE meta SET value = CAST(value AS BLOB) WHERE key = ? AND typeof(value) = 'text'";
@@ -136,7 +136,7 @@ pub(crate) fn mark_log(connection: &Connection, file: Option<&PathBuf>) -> rusql
 
 /// Records that `--fresh` created the store.
 pub(crate) fn note_fresh(connection: &Connection) -> rusqlite::Result<()> {
-    meta::set_text(connection, FRESH, "yes")
+    meta::set(connection, FRESH, "yes")
 }
 
 /// Rejects a log without its file, a file that was copied or moved without its log, a log that

@@ -158,7 +158,7 @@ pub(crate) fn note_gone(
         )?;
     }
     if !workers.is_empty() {
-        meta::set_number(connection, meta::STARTS_UNKNOWN, 1)?;
+        meta::set(connection, meta::STARTS_UNKNOWN, 1)?;
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! The table `meta`, which has one value per key.
 
-use hq_core::id::{JobId, WorkerId};
+use hq_core::id::{InstanceId, JobId, WorkerId};
 use hq_core::quarantine::Quarantine;
 use hq_core::server_state::SubmitKey;
 use hq_core::time::Timestamp;
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use serde_json::{Value, json};
 
 /// Returns the text of a key if it exists.
@@ -25,18 +25,31 @@ pub(crate) fn number(connection: &Connection, key: &str) -> rusqlite::Result<i64
     Ok(found.unwrap_or(0))
 }
 
-pub(crate) fn set_number(connection: &Connection, key: &str, value: i64) -> rusqlite::Result<()> {
+/// Stores the number or text of a key.
+pub(crate) fn set(connection: &Connection, key: &str, value: impl ToSql) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
         .execute(params![key, value])?;
     Ok(())
 }
 
-pub(crate) fn set_text(connection: &Connection, key: &str, value: &str) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?
-        .execute(params![key, value])?;
-    Ok(())
+/// Creates a key, or removes it.
+pub(crate) fn set_flag(connection: &Connection, key: &str, is_set: bool) -> rusqlite::Result<()> {
+    match is_set {
+        true => set(connection, key, 1),
+        false => remove(connection, key),
+    }
+}
+
+/// Stores an instance of a submit under `<prefix><job>_<number>`.
+pub(crate) fn note_instance(
+    connection: &Connection,
+    prefix: &str,
+    (job, number): (JobId, u32),
+    instance: InstanceId,
+) -> rusqlite::Result<()> {
+    let key = format!("{prefix}{job}_{number}");
+    set(connection, &key, instance.as_u32())
 }
 
 pub(crate) fn remove(connection: &Connection, key: &str) -> rusqlite::Result<()> {
@@ -95,7 +108,7 @@ pub(crate) fn note_token(
 ) -> rusqlite::Result<()> {
     let key = format!("{TOKEN}{name}");
     match record {
-        Some(record) => set_text(connection, &key, record),
+        Some(record) => set(connection, &key, record),
         None => remove(connection, &key),
     }
 }
@@ -107,7 +120,7 @@ pub(crate) fn note_key(
     key: &SubmitKey,
 ) -> rusqlite::Result<()> {
     let name = format!("{SUBMIT_KEY}{job}_{}", key.name);
-    set_text(connection, &name, &key.digest)
+    set(connection, &name, &key.digest)
 }
 
 /// The key for the report of a repair. It exists until the next server starts.
@@ -135,45 +148,30 @@ pub(crate) const SUBMIT_KEY: &str = "submit_key_";
 /// The key prefix of workers in quarantine. The value is the quarantine as JSON.
 pub(crate) const QUARANTINE: &str = "quarantine_";
 
-/// Records that a worker is in quarantine.
+/// Records that a worker is in quarantine. Returns the complete quarantine as JSON, which events
+/// also contain.
 pub(crate) fn set_quarantine(
     connection: &Connection,
     quarantine: &Quarantine,
-) -> rusqlite::Result<()> {
-    let key = format!("{QUARANTINE}{}", quarantine.worker);
-    let value = quarantine_json(quarantine).to_string();
-    let sql = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value";
-    connection.prepare_cached(sql)?.execute((key, value))?;
-    Ok(())
-}
-
-/// Returns the complete quarantine as JSON, which events also contain.
-pub(crate) fn quarantine_json(quarantine: &Quarantine) -> Value {
-    json!({
+) -> rusqlite::Result<Value> {
+    let value = json!({
         "id": quarantine.worker.as_u32(),
         "since_unix_ns": quarantine.since.0,
         "until_unix_ns": quarantine.until.0,
         "round": quarantine.round,
         "is_asked": quarantine.is_asked,
         "reason": quarantine.why,
-    })
+    });
+    let key = format!("{QUARANTINE}{}", quarantine.worker);
+    set(connection, &key, value.to_string())?;
+    Ok(value)
 }
 
 /// Returns all stored quarantines. If one cannot be read, it is ignored and its worker is trusted.
 pub(crate) fn quarantines(connection: &Connection) -> rusqlite::Result<Vec<Quarantine>> {
-    let sql =
-        "SELECT CAST(value AS TEXT) FROM meta WHERE substr(key, 1, length(?1)) = ?1 ORDER BY key";
-    let mut statement = connection.prepare(sql)?;
-    let rows = statement.query_map([QUARANTINE], |row| row.get::<_, String>(0))?;
-    let mut found = Vec::new();
-    for row in rows {
-        found.extend(
-            serde_json::from_str(&row?)
-                .ok()
-                .and_then(|value| quarantine_of(&value)),
-        );
-    }
-    Ok(found)
+    let stored = texts(connection, QUARANTINE)?.into_iter();
+    let read = |(_, text): (_, String)| quarantine_of(&serde_json::from_str(&text).ok()?);
+    Ok(stored.filter_map(read).collect())
 }
 
 fn quarantine_of(value: &Value) -> Option<Quarantine> {

@@ -651,7 +651,7 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
         ("next_seq", last_seq + 1),
     ] {
         let value = value.max(meta::number(db, key)?);
-        meta::set_number(db, key, value)?;
+        meta::set(db, key, value)?;
     }
     if meta::text(db, "server_uid")?.is_none() {
         // Each start of a server is recorded as an event with its uid.
@@ -667,13 +667,13 @@ fn mend_counters(db: &Transaction<'_>, report: &mut RepairReport) -> rusqlite::R
     meta::remove(db, history::LOG_BASE)?;
     // The next repair must not count known losses again.
     let next_seq = meta::number(db, "next_seq")?;
-    meta::set_number(db, "pruned_count", next_seq - 1 - events)
+    meta::set(db, "pruned_count", next_seq - 1 - events)
 }
 
 /// Stores the report for the next start of a server.
 fn note(fresh: &Path, report: &RepairReport) -> rusqlite::Result<()> {
     let connection = Connection::open(fresh)?;
-    meta::set_text(&connection, meta::REPAIRED, &report.to_string())?;
+    meta::set(&connection, meta::REPAIRED, report.to_string())?;
     connection.close().map_err(|(_, error)| error)
 }
 

@@ -318,7 +318,7 @@ pub(crate) fn remove_unreadable(db: &Connection, keys: &[StretchKey]) -> rusqlit
     }
     if events > 0 {
         let pruned = meta::number(db, "pruned_count")?;
-        meta::set_number(db, "pruned_count", pruned + events)?;
+        meta::set(db, "pruned_count", pruned + events)?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ use crate::event::Event;
 use crate::group::{self, Group};
 use crate::history::{self, Ending};
 use crate::lock::Lock;
-use crate::meta::{self, set_number};
+use crate::meta;
 use crate::place::{Files, Place};
 use crate::pulse::WriterProgress;
 use crate::stretch::{self, StretchKey};
@@ -309,7 +309,7 @@ impl Writer {
         stretch::remove_unreadable(&transaction, unreadable)?;
         let mut group = Group::new(&transaction, &mut seq);
         group.event(at, "server-start", None, None, &json!({"server_uid": uid}))?;
-        set_number(&transaction, "next_seq", seq)?;
+        meta::set(&transaction, "next_seq", seq)?;
         transaction.commit()?;
         (self.next_seq, self.reported_seq) = (seq, seq);
         Ok(())
@@ -707,7 +707,7 @@ impl Writer {
                 None,
                 &json!({}),
             )?;
-            set_number(&transaction, "next_seq", seq)?;
+            meta::set(&transaction, "next_seq", seq)?;
             history::set_ending(&transaction, self.ending)?;
             lease::renew(&transaction, self.fence, false)?;
             transaction.commit()

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rusqlite::{Transaction, params, params_from_iter};
 
-use crate::meta::{self, set_number};
+use crate::meta;
 use crate::stretch::{self, Stretch};
 
 /// The amount of work of one step: the rows to delete and the statements to run, which take a few
@@ -174,7 +174,7 @@ impl Sweep {
         }
         if removed_events > 0 {
             let pruned = meta::number(db, "pruned_count")?;
-            set_number(db, "pruned_count", pruned + removed_events)?;
+            meta::set(db, "pruned_count", pruned + removed_events)?;
         }
         Ok(self.0.is_empty())
     }

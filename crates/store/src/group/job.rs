@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::Group;
 use crate::encode;
-use crate::meta::{self, set_number};
+use crate::meta;
 
 impl Group<'_> {
     pub(super) fn forget(&mut self, jobs: &[JobId]) -> rusqlite::Result<()> {
@@ -40,50 +40,39 @@ impl Group<'_> {
         // This may be a smaller id, because a large submit is stored after smaller ones that
         // arrived later.
         let last = meta::number(self.connection, "last_job")?;
-        set_number(
+        meta::set(
             self.connection,
             "last_job",
             last.max(i64::from(job.as_u32())),
         )
     }
 
-    pub(super) fn resubmitted(&self, change: &Change) -> rusqlite::Result<()> {
-        let ChangeKind::JobResubmitted { job, new } = &change.kind else {
-            return Ok(());
-        };
-        let key = format!("{}{job}", meta::RESUBMITTED);
-        set_number(self.connection, &key, new.as_u32().into())
+    pub(super) fn closed(&mut self, at: Timestamp, job: JobId) -> rusqlite::Result<()> {
+        let id = job.as_u32();
+        self.run("UPDATE job_data SET is_open = 0 WHERE id = ?", [id])?;
+        self.event(at, "job-close", Some(job), None, &json!({"job_id": id}))
     }
 
-    /// Stores the last attempt of a task that made a submit.
-    pub(super) fn repeated(&self, change: &Change) -> rusqlite::Result<()> {
-        let ChangeKind::SubmitRepeated {
-            job,
-            number,
-            instance,
-        } = &change.kind
-        else {
-            return Ok(());
-        };
-        let key = format!("{}{job}_{number}", meta::REPEATED);
-        set_number(self.connection, &key, instance.as_u32().into())
+    pub(super) fn canceled(
+        &mut self,
+        at: Timestamp,
+        job: JobId,
+        reason: &str,
+    ) -> rusqlite::Result<()> {
+        // A cancel request without a reason does not replace an earlier reason, just as in the
+        // state.
+        let kept = (!reason.is_empty()).then_some(reason);
+        let sql = "UPDATE job_data SET cancel_reason = coalesce(?, cancel_reason) WHERE id = ?";
+        self.run(sql, params![kept, job.as_u32()])?;
+        let data = json!({"job_id": job.as_u32(), "reason": reason});
+        self.event(at, "job-cancel", Some(job), None, &data)
     }
 
-    /// Stores the first instance of those tasks of a submit that were never sent to a worker.
-    pub(super) fn superseded(&self, change: &Change) -> rusqlite::Result<()> {
-        let ChangeKind::WaitingSuperseded { job, number, first } = &change.kind else {
-            return Ok(());
-        };
-        let key = format!("{}{job}_{number}", meta::FIRST_INSTANCE);
-        set_number(self.connection, &key, first.as_u32().into())
-    }
-
-    pub(super) fn starts_unknown(&self, are_unknown: bool) -> rusqlite::Result<()> {
-        if are_unknown {
-            set_number(self.connection, meta::STARTS_UNKNOWN, 1)
-        } else {
-            meta::remove(self.connection, meta::STARTS_UNKNOWN)
-        }
+    pub(super) fn completed(&mut self, at: Timestamp, job: JobId) -> rusqlite::Result<()> {
+        let sql = "UPDATE job_data SET completed_unix_ns = ? WHERE id = ?";
+        self.run(sql, params![at.0, job.as_u32()])?;
+        let data = json!({"job": job.as_u32()});
+        self.event(at, "job-completed", Some(job), None, &data)
     }
 
     pub(super) fn opened(
