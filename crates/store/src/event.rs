@@ -14,6 +14,7 @@ use rusqlite::{Connection, Row, params};
 use serde_json::{Map, Value, json};
 
 use crate::encode;
+use crate::statement::each;
 use crate::stretch::{self, Stretch};
 
 /// The maximum number of tasks that [`Event::bounded_line`] lists individually.
@@ -343,12 +344,11 @@ fn ended_together(
     upto: i64,
     take: &mut dyn FnMut(EndedTask),
 ) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare(&stretch::select(connection, "stretch_data s")?)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    let sql = stretch::select(connection, "stretch_data s")?;
+    each(connection, &sql, |row| {
         let Some(found) = Stretch::read(row)? else {
             // `hq journal check` reports such a stretch.
-            continue;
+            return Ok(());
         };
         for (worker, at, end_seq) in found.ends() {
             if end_seq <= upto {
@@ -361,8 +361,8 @@ fn ended_together(
                 });
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[cfg(test)]

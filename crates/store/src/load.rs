@@ -23,6 +23,7 @@ use rusqlite::{Connection, Row, params};
 use crate::encode;
 use crate::memory;
 use crate::meta::{self, draining_key};
+use crate::statement::each;
 use crate::stretch::{self, Stretch, StretchKey};
 
 /// The contents of a store.
@@ -103,19 +104,24 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     Ok(loaded)
 }
 
+impl Loaded {
+    /// Counts a record that was dropped because it is invalid.
+    fn count<E>(&mut self, restored: Result<(), E>) {
+        self.dropped_count += u64::from(restored.is_err());
+    }
+}
+
 fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusqlite::Result<()> {
     let sql = "SELECT id, hostname, started_unix_ns, ended_unix_ns IS NOT NULL, registration \
                FROM worker_data";
-    let mut workers = connection.prepare(sql)?;
-    let mut rows = workers.query([])?;
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         let id = WorkerId(row.get(0)?);
         let hostname: String = row.get(1)?;
         // Ended workers are also restored, because results refer to their hosts for as long as they
         // are kept.
         loaded.state.restore_worker(id, hostname.into());
         if row.get(3)? {
-            continue;
+            return Ok(());
         }
         let registration: Option<Vec<u8>> = row.get(4)?;
         let config = registration.and_then(|bytes| encode::registration_of(&bytes));
@@ -136,7 +142,8 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
         } else if meta::number(connection, &draining_key(id))? != 0 {
             loaded.state.restore_draining(id);
         }
-    }
+        Ok(())
+    })?;
     for quarantine in meta::quarantines(connection)? {
         loaded.state.restore_quarantine(now, quarantine);
     }
@@ -165,9 +172,7 @@ pub(crate) fn note_gone(
 
 fn load_notified(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = "SELECT job, number, at_unix_ns, attempts, error FROM notification_data";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         let key = NoticeKey {
             job: JobId(row.get(0)?),
             number: row.get(1)?,
@@ -178,16 +183,14 @@ fn load_notified(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resu
             error: row.get::<_, Option<String>>(4)?.map(Into::into),
         };
         loaded.state.restore_notified(key, outcome);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = "SELECT id, name, max_fails, is_open, cancel_reason, submitted_unix_ns, \
                completed_unix_ns IS NOT NULL FROM job_data WHERE is_forgotten = 0";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         loaded.state.restore_job(JobRecord {
             id: JobId(row.get(0)?),
             name: row.get::<_, String>(1)?.into(),
@@ -197,7 +200,8 @@ fn load_jobs(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<(
             submitted: Timestamp(row.get(5)?),
             is_completed: row.get(6)?,
         });
-    }
+        Ok(())
+    })?;
     for (job, new) in meta::numbers(connection, meta::RESUBMITTED)? {
         if let (Ok(job), Ok(new)) = (job.parse(), u32::try_from(new)) {
             loaded.state.restore_resubmitted(JobId(job), JobId(new));
@@ -234,9 +238,7 @@ const TEMPLATE_LEN: u64 = 2 << 10;
 fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = "SELECT s.job, s.spec, s.spec_check FROM submit_data s JOIN job_data j ON j.id = s.job \
                WHERE j.is_forgotten = 0 ORDER BY s.job, s.number";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         let job = JobId(row.get(0)?);
         let bytes = row.get_ref(1)?.as_blob().unwrap_or_default();
         let check: i64 = row.get(2)?;
@@ -262,8 +264,8 @@ fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
             tracing::error!(%job, "a stored submit is unreadable and was dropped");
             loaded.dropped_count += 1;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn load_repeated(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
@@ -340,23 +342,20 @@ fn load_tasks(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
                outcome, message, max_rss_kib, user_ms, system_ms, retry_count, variant \
                FROM job_data j \
                CROSS JOIN task_row_data t ON t.job = j.id WHERE j.is_forgotten = 0";
-    let mut statement = connection.prepare(sql)?;
     let mut nodes = load_nodes(connection)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         let job = JobId(row.get(0)?);
         let mut stored = stored_task(row)?;
         // The remaining nodes belong to tasks that were assigned nodes but never started.
         stored.nodes = nodes.remove(&(job, stored.task));
-        if loaded.state.restore_task(job, &stored).is_err() {
-            loaded.dropped_count += 1;
-        }
-    }
+        let restored = loaded.state.restore_task(job, &stored);
+        loaded.count(restored);
+        Ok(())
+    })?;
     for ((job, task), nodes) in nodes {
         let stored = StoredTask::with_nodes(task, nodes);
-        if loaded.state.restore_task(job, &stored).is_err() {
-            loaded.dropped_count += 1;
-        }
+        let restored = loaded.state.restore_task(job, &stored);
+        loaded.count(restored);
     }
     Ok(())
 }
@@ -367,23 +366,19 @@ fn load_stretches(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Res
         "job_data j CROSS JOIN stretch_data s ON s.job = j.id WHERE j.is_forgotten = 0 \
          ORDER BY j.id, s.first",
     )?;
-    let mut statement = connection.prepare(&sql)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    each(connection, &sql, |row| {
         let Some(found) = Stretch::read(row)? else {
             loaded.dropped_count += 1;
             loaded.unreadable.push((row.get(0)?, row.get(1)?));
-            continue;
+            return Ok(());
         };
         let ends = found.tasks().map(|(_, values)| finished(*values));
         let first = TaskKey::new(JobId(found.shared.job), TaskId(found.first));
         let instance = InstanceId(found.shared.instance);
         let restored = loaded.state.restore_finished(first, instance, ends);
-        if restored.is_err() {
-            loaded.dropped_count += 1;
-        }
-    }
-    Ok(())
+        loaded.count(restored);
+        Ok(())
+    })
 }
 
 /// Returns the worker and the end of a task in a stretch.
@@ -408,10 +403,8 @@ fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, Task
     let sql = "SELECT n.job, task, instance, worker, variant FROM node_data n \
                JOIN job_data j ON j.id = n.job WHERE j.is_forgotten = 0 \
                ORDER BY n.job, task, instance, position";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
     let mut all: BTreeMap<(JobId, TaskId), StoredNodes> = BTreeMap::new();
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         let task = (JobId(row.get(0)?), TaskId(row.get(1)?));
         let (instance, variant) = (InstanceId(row.get(2)?), row.get(4)?);
         // Rows are in the order of instances. The last one is used, because earlier attempts had
@@ -424,7 +417,8 @@ fn load_nodes(connection: &Connection) -> rusqlite::Result<BTreeMap<(JobId, Task
         });
         nodes.workers.push(WorkerId(row.get(3)?));
         all.insert(task, nodes);
-    }
+        Ok(())
+    })?;
     Ok(all)
 }
 
@@ -485,20 +479,17 @@ fn load_attempts(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resu
                max_rss_kib, user_ms, system_ms FROM attempt_data a \
                JOIN job_data j ON j.id = a.job WHERE j.is_forgotten = 0 AND outcome IS NOT NULL \
                ORDER BY a.job, task, instance";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         let attempt = Attempt {
             instance: InstanceId(row.get(2)?),
             worker: WorkerId(row.get(3)?),
             end: stored_end(row, 4)?,
         };
         let (job, task) = (JobId(row.get(0)?), TaskId(row.get(1)?));
-        if loaded.state.restore_attempt(job, task, attempt).is_err() {
-            loaded.dropped_count += 1;
-        }
-    }
-    Ok(())
+        let restored = loaded.state.restore_attempt(job, task, attempt);
+        loaded.count(restored);
+        Ok(())
+    })
 }
 
 /// Converts from SQLite's signed numbers. The store never writes numbers below 0.
@@ -509,9 +500,7 @@ fn unsigned(value: Option<i64>) -> u64 {
 fn load_grown(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = "SELECT g.job, task, instance, memory_permille, time_permille FROM grown_data g \
                JOIN job_data j ON j.id = g.job WHERE j.is_forgotten = 0 ORDER BY g.job, task, instance";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         let (job, task) = (JobId(row.get(0)?), TaskId(row.get(1)?));
         let instance = InstanceId(row.get(2)?);
         let scale = Scale::new(row.get(3)?, row.get(4)?);
@@ -519,21 +508,19 @@ fn load_grown(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<
         if !matches!(restored, Some(Ok(()))) {
             loaded.dropped_count += 1;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql =
         "SELECT job, first, count, step, state, at_unix_ns, seq FROM dropped_data ORDER BY rowid";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
     // The rows of one change are consecutive and must be applied together.
     let mut group: Option<(i64, JobId, TaskState, Timestamp, Vec<IdRange>)> = None;
-    while let Some(row) = rows.next()? {
+    each(connection, sql, |row| {
         let Ok(range) = IdRange::new(row.get(1)?, row.get(2)?, row.get(3)?) else {
             loaded.dropped_count += 1;
-            continue;
+            return Ok(());
         };
         let seq: i64 = row.get(6)?;
         match &mut group {
@@ -553,7 +540,8 @@ fn load_dropped(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resul
                 ));
             }
         }
-    }
+        Ok(())
+    })?;
     apply_dropped(&mut loaded.state, group);
     Ok(())
 }

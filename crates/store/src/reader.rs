@@ -12,6 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::lock::{expect_regular, with_suffix};
 use crate::place::Place;
+use crate::statement::each;
 use crate::{StoreError, encode, history, meta, schema, stretch};
 
 pub use crate::encode::failure_words;
@@ -140,16 +141,15 @@ pub fn problems(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let rows = statement.query_map([], |row| row.get(0))?;
     let mut problems: Vec<String> = rows.collect::<Result<_, _>>()?;
     problems.retain(|problem| problem != "ok");
-    let mut statement =
-        connection.prepare("SELECT job, number, spec, spec_check FROM submit_data")?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    let sql = "SELECT job, number, spec, spec_check FROM submit_data";
+    each(connection, sql, |row| {
         let check: i64 = row.get(3)?;
         if encode::checksum(row.get_ref(2)?.as_blob().unwrap_or_default()) != check {
             let (job, number): (u32, u32) = (row.get(0)?, row.get(1)?);
             problems.push(format!("submit {number} of job {job} is corrupt"));
         }
-    }
+        Ok(())
+    })?;
     for (job, first) in stretch::broken(connection)? {
         problems.push(format!(
             "results of job {job} from task {first} on are corrupt"

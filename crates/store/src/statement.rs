@@ -2,7 +2,7 @@
 //! of a query.
 
 use hq_core::task::TaskState;
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 
 use crate::query::{QueryLimits, query};
 use crate::rows::{RowRef, Rows};
@@ -19,6 +19,20 @@ pub(crate) fn fill(sql: &str, values: &[(&str, i64)]) -> String {
     values.iter().fold(filled, |sql, (name, value)| {
         sql.replace(name, &value.to_string())
     })
+}
+
+/// Calls `take` with each row of a statement.
+pub(crate) fn each(
+    connection: &Connection,
+    sql: &str,
+    mut take: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        take(row)?;
+    }
+    Ok(())
 }
 
 /// A read-only statement and the type of its rows. Callers send the statement to a server or run it

@@ -20,6 +20,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Row, params_from_iter};
 
+use crate::statement::each;
 use crate::{encode, meta};
 
 /// The maximum number of tasks in a stretch, which is the number of rows of `place_data`. The views
@@ -329,13 +330,12 @@ pub(crate) fn broken(db: &Connection) -> rusqlite::Result<Vec<StretchKey>> {
     if !is_known(db)? {
         return Ok(broken);
     }
-    let mut statement = db.prepare(&select(db, "stretch_data s")?)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
+    each(db, &select(db, "stretch_data s")?, |row| {
         if Stretch::read(row)?.is_none() {
             broken.push((row.get(0)?, row.get(1)?));
         }
-    }
+        Ok(())
+    })?;
     Ok(broken)
 }
 
