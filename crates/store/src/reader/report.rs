@@ -226,16 +226,22 @@ pub fn run_times_at(job: u32, period: Period, positions: &[u64]) -> Query<(u64, 
     Query::new(&sql, &period.values(), |row| (row.uint(0), row.uint(1)))
 }
 
+/// Returns the statement for the requested cpu time in the period by a column of `runs`, in µs of
+/// one core.
+fn core_us_by(column: &str) -> String {
+    format!(
+        "WITH {ASKED}, {CPUS}, {RUNS}, used AS (SELECT {column}, job, variant, \
+         sum(min(coalesce(ended, ?T), ?T) - max(began, ?F)) / 1000 AS us FROM runs \
+         WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 1, 2, 3) \
+         SELECT u.{column}, CAST(sum(u.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS})) AS INTEGER) FROM used u \
+         LEFT JOIN cpus c ON c.job = u.job AND c.variant = u.variant GROUP BY 1"
+    )
+}
+
 /// Selects the requested cpu time of each worker, in µs of one core.
 #[must_use]
 pub fn usage(period: Period) -> Query<(u32, u64)> {
-    let sql = format!(
-        "WITH {ASKED}, {CPUS}, {RUNS}, used AS (SELECT worker, job, variant, \
-         sum(min(coalesce(ended, ?T), ?T) - max(began, ?F)) / 1000 AS us FROM runs \
-         WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 1, 2, 3) \
-         SELECT u.worker, CAST(sum(u.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS})) AS INTEGER) FROM used u \
-         LEFT JOIN cpus c ON c.job = u.job AND c.variant = u.variant GROUP BY 1"
-    );
+    let sql = core_us_by("worker");
     Query::new(&sql, &period.values(), |row| (row.small(0), row.uint(1)))
 }
 
@@ -243,14 +249,7 @@ pub fn usage(period: Period) -> Query<(u32, u64)> {
 /// stands for instances that were replaced by a later one.
 #[must_use]
 pub fn costs(period: Period) -> Query<(Option<TaskState>, u64)> {
-    let sql = format!(
-        "WITH {ASKED}, {CPUS}, {RUNS}, used AS (SELECT state, job, variant, \
-         sum(min(coalesce(ended, ?T), ?T) - max(began, ?F)) / 1000 AS us FROM runs \
-         WHERE began <= ?T AND (ended IS NULL OR ended >= ?F) GROUP BY 1, 2, 3) \
-         SELECT u.state, CAST(sum(u.us * (coalesce(c.units, {CPUS_UNKNOWN}) / {UNITS})) AS INTEGER) FROM used u \
-         LEFT JOIN cpus c ON c.job = u.job AND c.variant = u.variant GROUP BY 1"
-    );
-    Query::new(&sql, &period.values(), |row| {
+    Query::new(&core_us_by("state"), &period.values(), |row| {
         (TaskState::from_number(row.int(0)), row.uint(1))
     })
 }

@@ -438,7 +438,7 @@ pub fn queues() -> Query<QueueRow> {
     let sql = "SELECT id, record FROM queue_data ORDER BY id LIMIT 1000";
     Query::new(sql, &[], |row| QueueRow {
         id: row.small(0),
-        record: row.text(1).and_then(bytes),
+        record: row.bytes(1).map(Vec::from),
     })
 }
 
@@ -452,7 +452,7 @@ pub fn submits(job: u32) -> Query<Option<Vec<u8>>> {
     let sql = format!(
         "SELECT spec FROM submit_data WHERE job = {job} AND length(spec) <= {SPEC_BYTES_MAX} ORDER BY number LIMIT 100"
     );
-    Query::new(&sql, &[], |row| row.text(0).and_then(bytes))
+    Query::new(&sql, &[], |row| row.bytes(0).map(Vec::from))
 }
 
 /// Selects the last instance of a started task.
@@ -467,12 +467,6 @@ pub fn instance(job: u32, task: u32) -> Query<u32> {
 pub fn server_uid() -> Query<String> {
     let sql = "SELECT value FROM meta WHERE key = 'server_uid'";
     Query::new(sql, &[], |row| row.owned(0).unwrap_or_default())
-}
-
-/// Decodes hexadecimal digits, which is how a query returns blobs.
-fn bytes(digits: &str) -> Option<Vec<u8>> {
-    let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
-    (0..digits.len()).step_by(2).map(byte).collect()
 }
 
 /// An allocation.
