@@ -41,9 +41,9 @@ pub(crate) struct RequestedResources {
 }
 
 impl RequestedResources {
-    /// Uses the preferred variant if there are several.
-    pub(crate) fn of(task: &TaskTemplate) -> Self {
-        let variants = task.requests.as_slice();
+    /// Uses the preferred variant if there are several. Without a task, nothing is requested.
+    pub(crate) fn of(task: Option<&TaskTemplate>) -> Self {
+        let variants = task.map_or(&[][..], |task| task.requests.as_slice());
         let Some(first) = variants.first() else {
             return Self {
                 cpus: Some(0),
@@ -107,13 +107,7 @@ pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
         submitted: job.submitted,
         finished,
         worker_count: job.workers.len(),
-        asked: first.map_or_else(
-            || RequestedResources {
-                cpus: Some(0),
-                words: String::new(),
-            },
-            |template| RequestedResources::of(template),
-        ),
+        asked: RequestedResources::of(first.map(|template| &**template)),
         pace,
     }
 }
@@ -250,17 +244,21 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
             found.push(Some(UNITS_PER_WHOLE));
             continue;
         };
-        let template = match job.submits.as_slice() {
-            [submit] if matches!(submit.kind, SubmitKind::Array { .. }) => submit.definition(0),
-            _ => job
+        let only = match job.submits.as_slice() {
+            [submit] => Some(submit),
+            _ => None,
+        };
+        let array = only.filter(|submit| matches!(submit.kind, SubmitKind::Array { .. }));
+        let template = match array {
+            Some(submit) => submit.definition(0),
+            None => job
                 .find(TaskId(*task))
                 .and_then(|slot| job.submit(slot)?.definition(slot.index)),
         };
         let cpus = template.map_or(Some(UNITS_PER_WHOLE), |template| {
-            RequestedResources::of(template).cpus
+            RequestedResources::of(Some(template)).cpus
         });
-        let is_alike = matches!(job.submits.as_slice(), [submit] if matches!(submit.kind, SubmitKind::Array { .. }));
-        known = is_alike.then_some((*id, cpus));
+        known = array.map(|_| (*id, cpus));
         found.push(cpus);
     }
     found
