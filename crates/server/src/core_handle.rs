@@ -453,6 +453,19 @@ impl CoreHandle {
         Ok(rx)
     }
 
+    /// Stores a change like [`Self::persist`], and returns when it is on disk. `turn`, which keeps
+    /// changes in order, is dropped earlier: while the disk is full, the wait is long, and other
+    /// requests must work during that time.
+    pub(crate) async fn store(&self, change: ChangeKind, turn: impl Send) -> Result<(), Refusal> {
+        let stored = self.persist(vec![change]).await;
+        let stored = stored.map_err(|_| Refusal::shutting_down())?;
+        drop(turn);
+        // The channel was dropped without a message: the server ended before it could store the
+        // change.
+        let ended = "the server ended before this was stored. Repeat the command";
+        stored.await.map_err(|_| Refusal::unavailable(ended))
+    }
+
     /// Fails all requests that wait for commits, because these commits will not happen in this run
     /// of the server.
     pub(crate) async fn give_up(&self) -> Result<(), CoreGone> {

@@ -360,15 +360,7 @@ impl Problems {
             problem: id.into(),
             part,
         };
-        let stored = self.core.persist(vec![change]).await;
-        let stored = stored.map_err(|_| Refusal::shutting_down())?;
-        // While the disk is full, this may wait for long, and queries must work during that time.
-        drop(place);
-        // The channel was dropped without a message: the server ended before it could store the
-        // change.
-        let ended =
-            || Refusal::unavailable("the server ended before this was stored. Repeat the command");
-        stored.await.map_err(|_| ended())
+        self.core.store(change, place).await
     }
 
     /// Adds the last lines of failed tasks to the first problems. All tasks are asked at the same

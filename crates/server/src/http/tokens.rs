@@ -194,7 +194,8 @@ impl Tokens {
             known.insert(name.clone(), Arc::clone(&issued));
         }
         let record = Some(issued.record().into());
-        self.persist(ChangeKind::TokenChanged { name, record }, turn)
+        self.core
+            .store(ChangeKind::TokenChanged { name, record }, turn)
             .await?;
         Ok(secret)
     }
@@ -210,25 +211,9 @@ impl Tokens {
         };
         gone.revoked.send_replace(true);
         let record = None;
-        self.persist(ChangeKind::TokenChanged { name, record }, turn)
+        self.core
+            .store(ChangeKind::TokenChanged { name, record }, turn)
             .await
-    }
-
-    async fn persist(
-        &self,
-        change: ChangeKind,
-        turn: tokio::sync::MutexGuard<'_, ()>,
-    ) -> Result<(), Refusal> {
-        let stored = self.core.persist(vec![change]).await;
-        let stored = stored.map_err(|_| Refusal::shutting_down())?;
-        // While the disk is full, the wait is long, and other tokens can be revoked in the
-        // meantime.
-        drop(turn);
-        // The channel was dropped without a message: the server ended before it could store the
-        // change.
-        let ended =
-            || Refusal::unavailable("the server ended before this was stored. Repeat the command");
-        stored.await.map_err(|_| ended())
     }
 }
 
