@@ -367,7 +367,7 @@ impl Problems {
     /// time, so that silent nodes delay this only once.
     async fn add_causes(&self, problems: &mut [client::Problem], jobs: &[Job]) {
         let failing = problems.iter_mut().filter_map(|problem| {
-            let is_failing = |job: &u32| problem.id == id(&Subject::FailedTasks(*job));
+            let is_failing = |job: &u32| problem.id == names(&Subject::FailedTasks(*job)).2;
             let job = JobId(problem.subject.filter(is_failing)?);
             let at = jobs.binary_search_by_key(&job, |job| job.id).ok()?;
             Some((problem, jobs.get(at)?))
@@ -492,32 +492,29 @@ fn problem(
         | Subject::Queue(_)
         | Subject::Internal => None,
     };
-    let about = match finding.subject {
-        Subject::FailingJob(id) | Subject::FailedTasks(id) | Subject::NotedJob(id) => job(id),
-        Subject::Node { .. }
-        | Subject::StarvingJob(_)
-        | Subject::LostWorkers
-        | Subject::Unkillable
-        | Subject::MemoryLimits
-        | Subject::Queue(_)
-        | Subject::Internal
-        | Subject::Journal { .. } => None,
+    let about = if let Subject::FailingJob(id) | Subject::FailedTasks(id) | Subject::NotedJob(id) =
+        finding.subject
+    {
+        job(id)
+    } else {
+        None
     };
     let last = if finding.subject == Subject::LostWorkers {
         last_lost
     } else {
         span.map(|(_, last)| last).filter(|last| last.0 > 0)
     };
+    let (kind, number, id) = names(&finding.subject);
     let (host, worker) = if let Subject::Node { host, worker, .. } = &finding.subject {
         (Some(host.clone()), Some(*worker))
     } else {
         (None, None)
     };
     client::Problem {
-        id: id(&finding.subject),
+        id,
         is_error: finding.severity == Severity::Error,
-        kind: kind(&finding.subject).to_owned(),
-        subject: number(&finding.subject),
+        kind: kind.to_owned(),
+        subject: number,
         host,
         worker,
         heading: finding.subject.heading().to_owned(),
@@ -531,22 +528,6 @@ fn problem(
         is_acknowledged: false,
         resubmitted_as: about.and_then(|job| Some(job.resubmitted_as?.as_u32())),
         cause: None,
-    }
-}
-
-/// Returns the id of a problem, which does not change while the problem grows.
-fn id(subject: &Subject) -> String {
-    match subject {
-        Subject::Node { host, .. } => format!("node-{host}"),
-        Subject::FailingJob(job) | Subject::FailedTasks(job) => format!("job-{job}-failures"),
-        Subject::StarvingJob(job) => format!("job-{job}-waits"),
-        Subject::NotedJob(job) => format!("job-{job}-notes"),
-        Subject::LostWorkers => "lost-workers".to_owned(),
-        Subject::Unkillable => "unkillable".to_owned(),
-        Subject::MemoryLimits => "memory-limits".to_owned(),
-        Subject::Queue(queue) => format!("queue-{queue}"),
-        Subject::Internal => "internal".to_owned(),
-        Subject::Journal { .. } => "journal".to_owned(),
     }
 }
 
@@ -681,47 +662,31 @@ fn queue_facts(queue: &client::AllocQueue) -> QueueFacts<'_> {
     }
 }
 
-macro_rules! kinds {
-    ($($name:literal = $subject:pat,)*) => {
+macro_rules! names {
+    ($($kind:literal, $subject:pat => $number:expr, $id:expr;)*) => {
         /// The names of the kinds of problems.
         #[cfg(test)]
-        pub(crate) const KINDS: &[&str] = &[$($name),*];
+        pub(crate) const KINDS: &[&str] = &[$($kind),*];
 
-        /// Returns the name of the kind of a problem's subject.
-        const fn kind(subject: &Subject) -> &'static str {
-            match subject { $($subject => $name,)* }
+        /// Returns the kind of a problem, the number of the job or queue that it is about, and its
+        /// id, which does not change while the problem grows.
+        fn names(subject: &Subject) -> (&'static str, Option<u32>, String) {
+            match subject { $($subject => ($kind, $number, $id.into()),)* }
         }
     };
 }
-kinds! {
-    "node" = Subject::Node { .. },
-    "failing-job" = Subject::FailingJob(_),
-    "failed-tasks" = Subject::FailedTasks(_),
-    "lost-workers" = Subject::LostWorkers,
-    "unkillable" = Subject::Unkillable,
-    "memory-limits" = Subject::MemoryLimits,
-    "queue" = Subject::Queue(_),
-    "starving-job" = Subject::StarvingJob(_),
-    "doubtful-job" = Subject::NotedJob(_),
-    "internal" = Subject::Internal,
-    "journal" = Subject::Journal { .. },
-}
-
-/// Returns the number of the job or queue that a problem is about.
-const fn number(subject: &Subject) -> Option<u32> {
-    match subject {
-        Subject::FailingJob(id)
-        | Subject::FailedTasks(id)
-        | Subject::Queue(id)
-        | Subject::NotedJob(id)
-        | Subject::StarvingJob(id) => Some(*id),
-        Subject::Node { .. }
-        | Subject::LostWorkers
-        | Subject::Unkillable
-        | Subject::MemoryLimits
-        | Subject::Internal
-        | Subject::Journal { .. } => None,
-    }
+names! {
+    "node", Subject::Node { host, .. } => None, format!("node-{host}");
+    "failing-job", Subject::FailingJob(job) => Some(*job), format!("job-{job}-failures");
+    "failed-tasks", Subject::FailedTasks(job) => Some(*job), format!("job-{job}-failures");
+    "lost-workers", Subject::LostWorkers => None, "lost-workers";
+    "unkillable", Subject::Unkillable => None, "unkillable";
+    "memory-limits", Subject::MemoryLimits => None, "memory-limits";
+    "queue", Subject::Queue(queue) => Some(*queue), format!("queue-{queue}");
+    "starving-job", Subject::StarvingJob(job) => Some(*job), format!("job-{job}-waits");
+    "doubtful-job", Subject::NotedJob(job) => Some(*job), format!("job-{job}-notes");
+    "internal", Subject::Internal => None, "internal";
+    "journal", Subject::Journal { .. } => None, "journal";
 }
 
 #[cfg(test)]
