@@ -14,7 +14,8 @@ use tokio::sync::Mutex;
 
 /// The minimum time for which an answer is used.
 const REST_MIN: Duration = Duration::from_millis(300);
-const REST_MAX: Duration = Duration::from_secs(120);
+/// The maximum time for which an answer is used.
+pub(super) const REST_MAX: Duration = Duration::from_secs(120);
 /// The lifetime of an answer as a multiple of its cost, so that answers take at most one percent of
 /// a core.
 const REST_FACTOR: u32 = 100;
@@ -65,40 +66,12 @@ pub(super) struct ResponseCache {
 
 impl ResponseCache {
     /// Returns the cached answer with this name, or the result of `make`. Concurrent requests wait
-    /// for the same answer.
+    /// for the same answer. It is used for at most `rest_max`, which is short for answers whose
+    /// cost is mostly waiting. An answer of the same version stays valid however old it is.
     pub(super) async fn get<T: Serialize, E>(
         &self,
         name: String,
-        make: impl Future<Output = Result<T, E>>,
-    ) -> Result<CachedJson<T>, E> {
-        self.get_version(name, None, make).await
-    }
-
-    /// Like [`Self::get`], with a maximum lifetime, for answers whose cost is mostly waiting.
-    pub(super) async fn get_for<T: Serialize, E>(
-        &self,
-        name: &str,
-        rest_max: Duration,
-        make: impl Future<Output = Result<T, E>>,
-    ) -> Result<CachedJson<T>, E> {
-        self.get_entry(name.to_owned(), None, rest_max, make).await
-    }
-
-    /// Like [`Self::get`], but an answer of the same version stays valid however old it is.
-    pub(super) async fn get_version<T: Serialize, E>(
-        &self,
-        name: String,
-        version: Option<u64>,
-        make: impl Future<Output = Result<T, E>>,
-    ) -> Result<CachedJson<T>, E> {
-        self.get_entry(name, version, REST_MAX, make).await
-    }
-
-    async fn get_entry<T: Serialize, E>(
-        &self,
-        name: String,
-        version: Option<u64>,
-        rest_max: Duration,
+        (version, rest_max): (Option<u64>, Duration),
         make: impl Future<Output = Result<T, E>>,
     ) -> Result<CachedJson<T>, E> {
         let place = self.place(name).await;
@@ -149,7 +122,7 @@ mod tests {
     async fn many_who_ask_for_the_same_cost_one_answer() {
         let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
         let ask = |name: &str| {
-            kept.get(name.to_owned(), async {
+            kept.get(name.to_owned(), (None, REST_MAX), async {
                 // This takes long enough for the answer to be kept until the test ends.
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 Ok::<_, Infallible>(made.fetch_add(1, Ordering::Relaxed))
@@ -167,7 +140,11 @@ mod tests {
         let kept = ResponseCache::default();
         for name in 0..1_000 {
             let made = async { Ok::<_, Infallible>(()) };
-            assert!(kept.get(name.to_string(), made).await.is_ok());
+            assert!(
+                kept.get(name.to_string(), (None, REST_MAX), made)
+                    .await
+                    .is_ok()
+            );
         }
         assert!(kept.places.lock().await.len() <= KEPT_MAX);
     }
@@ -176,7 +153,7 @@ mod tests {
     async fn what_did_not_change_is_not_asked_for_again() {
         let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
         let ask = |version| {
-            kept.get_version("x".to_owned(), Some(version), async {
+            kept.get("x".to_owned(), (Some(version), REST_MAX), async {
                 Ok::<_, Infallible>(made.fetch_add(1, Ordering::Relaxed))
             })
         };
@@ -192,7 +169,7 @@ mod tests {
     async fn after_an_action_everything_is_asked_for_again() {
         let (kept, made) = (ResponseCache::default(), AtomicU32::new(0));
         let ask = || {
-            kept.get_version("x".to_owned(), Some(1), async {
+            kept.get("x".to_owned(), (Some(1), REST_MAX), async {
                 Ok::<_, Infallible>(made.fetch_add(1, Ordering::Relaxed))
             })
         };

@@ -14,6 +14,7 @@ use super::answers::{Parameter, ParameterTable, ParameterValue};
 use super::described::ByState;
 use super::{ApiError, KeptAnswer, id, look_at_job};
 use crate::http::App;
+use crate::http::kept::REST_MAX;
 
 /// The maximum number of values that are listed for a parameter. If a parameter had more values,
 /// the table would be as long as the list of tasks.
@@ -32,7 +33,8 @@ pub(in crate::http) async fn table(
 ) -> KeptAnswer<ParameterTable> {
     let job = id(&job, "job")?;
     let make = look_at_job(&app, job, |_, job| table_of(job));
-    app.kept.get(format!("parameters {job}"), make).await
+    let name = format!("parameters {job}");
+    app.kept.get(name, (None, REST_MAX), make).await
 }
 
 /// Returns the parameters of some tasks of a job. `None` for a task without parameters.

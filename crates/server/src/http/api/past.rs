@@ -23,6 +23,7 @@ use super::{
     Answer, ApiError, KeptAnswer, Parameters, bounded, id, look_at_job, parameters, params,
 };
 use crate::http::App;
+use crate::http::kept::REST_MAX;
 use crate::journal_link;
 use crate::query::listed::cpus_of;
 use crate::request_shares::TIMELINES;
@@ -108,7 +109,7 @@ pub(in crate::http) async fn failures(
         })
     };
     let name = format!("failures {job}");
-    app.kept.get_version(name, version, make).await
+    app.kept.get(name, (version, REST_MAX), make).await
 }
 
 /// Counts the ended tasks of a job by run time, with a bin for each of [`RUN_BOUNDS`] and one for

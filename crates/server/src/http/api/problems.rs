@@ -28,5 +28,6 @@ pub(in crate::http) async fn problems(State(app): State<Arc<App>>) -> KeptAnswer
             is_cut,
         })
     };
-    app.kept.get_for("problems", REST_MAX, make).await
+    let name = "problems".to_owned();
+    app.kept.get(name, (None, REST_MAX), make).await
 }

@@ -126,5 +126,5 @@ pub(in crate::http) async fn signatures(
         })
     };
     let name = format!("signatures {job}");
-    app.kept.get_for(&name, REST_MAX, make).await
+    app.kept.get(name, (None, REST_MAX), make).await
 }

@@ -22,6 +22,7 @@ use super::read::{accepted, task_page, unexpected};
 use super::{Answer, ApiError, KeptAnswer, Parameters, bounded, id, look_at_job, parameters, past};
 use crate::core_handle::View;
 use crate::curves::Curves;
+use crate::http::kept::REST_MAX;
 use crate::http::App;
 use crate::query::listed::RequestedResources;
 
@@ -106,7 +107,8 @@ pub(in crate::http) async fn strip(
         let run_times = past::run_times(&app, job).await?;
         Ok::<_, ApiError>(Strip { run_times, ..strip })
     };
-    app.kept.get(format!("strip {job} {bins}"), make).await
+    let name = format!("strip {job} {bins}");
+    app.kept.get(name, (None, REST_MAX), make).await
 }
 
 impl Strip {
@@ -222,7 +224,8 @@ pub(in crate::http) async fn graph(
             edges: edges.collect(),
         })
     };
-    app.kept.get(format!("graph {job}"), make).await
+    let name = format!("graph {job}");
+    app.kept.get(name, (None, REST_MAX), make).await
 }
 
 async fn shape_of(app: &App, job: u32) -> Result<Arc<Shape>, ApiError> {
