@@ -235,7 +235,7 @@ macro_rules! query {
         #[derive(serde::Deserialize)]
         $(#[serde($($how)*)])?
         pub(in crate::http) struct $name {
-            $( $(#[doc = $words])* $field: $type, )*
+            $( $(#[doc = $words])* pub(in crate::http) $field: $type, )*
         }
 
         #[cfg(test)]

@@ -148,28 +148,34 @@ pub(super) async fn run_times(app: &App, job: u32) -> Result<Vec<RunBin>, ApiErr
 
 query! {
     /// A period and its steps.
-    TimelineQuery {
+    PeriodQuery {
         from_ms: i64,
         to_ms: i64,
         steps: Option<i64>,
     }
 }
 
+impl PeriodQuery {
+    /// Returns the period in nanoseconds.
+    pub(super) fn checked(&self) -> Result<(i64, i64), ApiError> {
+        if self.from_ms < 0 || self.to_ms <= self.from_ms || self.to_ms > MS_MAX {
+            return Err(ApiError::bad(
+                "expected from_ms below to_ms, both in milliseconds since 1970",
+            ));
+        }
+        Ok((self.from_ms * 1_000_000, self.to_ms * 1_000_000))
+    }
+}
+
 /// Returns attempts by worker and time: single attempts, or sums in steps if there are too many.
 pub(in crate::http) async fn bars(
     State(app): State<Arc<App>>,
-    asked: Parameters<TimelineQuery>,
+    asked: Parameters<PeriodQuery>,
 ) -> Answer<Timeline> {
     let asked = parameters(asked)?;
-    let span = asked.to_ms.saturating_sub(asked.from_ms);
-    if span <= 0 || asked.from_ms < 0 || asked.to_ms > MS_MAX {
-        return Err(ApiError::bad(
-            "expected from_ms below to_ms, both in milliseconds since 1970",
-        ));
-    }
+    let (from, to) = asked.checked()?;
     let _permit = TIMELINES.enter(actor()).await;
     let begun = Instant::now();
-    let (from, to) = (asked.from_ms * 1_000_000, asked.to_ms * 1_000_000);
     let (first, _) = rows(&app, timeline::first_submit(), 1).await?;
     let (workers, _) = rows(&app, timeline::workers(from, to), TIMELINE_MAX).await?;
     let (bars, is_cut) = rows(&app, timeline::bars(from, to), TIMELINE_MAX).await?;

@@ -22,7 +22,7 @@ use super::answers::{
 };
 use super::described::{Shown, Word, query};
 use super::json::{FoundTask, amount, ms};
-use super::past::rows;
+use super::past::{PeriodQuery, rows};
 use super::{Answer, ApiError, Parameters, bounded, id, look_at_job, parameters};
 use crate::http::App;
 use crate::query::listed;
@@ -344,32 +344,23 @@ pub(super) async fn alloc(
     let Reply::Alloc(answer) = accepted(alloc.ask(Box::new(request)).await)? else {
         return Err(unexpected());
     };
-    Ok(answer.reply)
-}
-
-query! {
-    /// A period and its steps.
-    HistoryQuery {
-        from_ms: i64,
-        to_ms: i64,
-        steps: Option<i64>,
-    }
+    let queues = found.iter().map(|(queue, allocations)| Queue {
+        allocations: Shown::shown(allocations),
+        ..Queue::shown(queue)
+    });
+    Ok(Json(QueueList {
+        queues: queues.collect(),
+    }))
 }
 
 /// Returns the tasks that started and ended in each step of a period.
 pub(in crate::http) async fn history(
     State(app): State<Arc<App>>,
-    asked: Parameters<HistoryQuery>,
+    asked: Parameters<PeriodQuery>,
 ) -> Answer<History> {
     let asked = parameters(asked)?;
     let steps = bounded("steps", asked.steps, 200, 1..=HISTORY_STEPS_MAX)?;
-    let span = asked.to_ms.saturating_sub(asked.from_ms);
-    if span <= 0 || asked.from_ms < 0 || asked.to_ms > i64::MAX / 1_000_000 {
-        return Err(ApiError::bad(
-            "expected from_ms below to_ms, both in milliseconds since 1970",
-        ));
-    }
-    let (from, to) = (asked.from_ms * 1_000_000, asked.to_ms * 1_000_000);
+    let (from, to) = asked.checked()?;
     let width = ((to - from) / steps).max(1);
     let query = timeline::history(from, to, width);
     let (found, _) = rows(&app, query, HISTORY_ROWS_MAX).await?;
