@@ -7,7 +7,6 @@
 mod api;
 mod auth;
 mod connections;
-mod counted;
 mod door;
 mod figures;
 mod kept;
@@ -23,7 +22,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -262,7 +260,7 @@ async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         .entry(header::CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static("default-src 'none'"));
     match being_answered {
-        Some(counted) => response.map(|body| Body::new(counted::Counted::new(body, counted))),
+        Some(counted) => response.map(|body| revocable::holding(counted, body)),
         None => response,
     }
 }

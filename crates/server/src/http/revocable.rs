@@ -1,4 +1,5 @@
-//! Requests and responses that end when the token of their request is revoked.
+//! Bodies that end when the token of their request is revoked, or hold a value until they are
+//! written.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,19 +21,30 @@ pub(super) async fn run(mut request: Request, next: Next, issued: &Arc<IssuedTok
         // A change that started while the token was valid is completed, and its client learns the
         // outcome. It starts when its body is complete, see `IssuedToken::is_revoked`.
         request.extensions_mut().insert(Arc::clone(issued));
-        let revoked = Box::pin(issued.revoked());
-        return next
-            .run(request.map(|body| Body::new(Revocable { body, revoked })))
-            .await;
+        let revoked = issued.revoked();
+        return next.run(request.map(|body| until(revoked, body))).await;
     }
     let answer = next.run(request);
     tokio::select! {
-        response = answer => {
-            let revoked = Box::pin(issued.revoked());
-            response.map(|body| Body::new(Revocable { body, revoked }))
-        }
+        response = answer => response.map(|body| until(issued.revoked(), body)),
         () = issued.revoked() => auth::refusal(),
     }
+}
+
+/// Returns a body that holds a value until it has been passed to the connection, which writes it in
+/// the same poll.
+pub(super) fn holding(held: impl Send + 'static, body: Body) -> Body {
+    let never = async move {
+        let _held = held;
+        std::future::pending().await
+    };
+    until(never, body)
+}
+
+/// Returns a body that is cut off when the token is revoked.
+fn until(revoked: impl Future<Output = ()> + Send + 'static, body: Body) -> Body {
+    let revoked = Box::pin(revoked);
+    Body::new(Revocable { body, revoked })
 }
 
 /// A body that is cut off when the token is revoked.
