@@ -211,16 +211,12 @@ impl Delivery {
         let (mut changes, mut freed) = (Vec::new(), Vec::new());
         let mut rest = Vec::with_capacity(effects.len());
         for effect in effects.drain(..) {
-            match effect {
-                Effect::Persist(change) => changes.push(change),
-                Effect::Free(value) => freed.push(value),
-                Effect::Reply(..)
-                | Effect::WatchUpdate(..)
-                | Effect::Registered { .. }
-                | Effect::ToWorker(..)
-                | Effect::Notify(_)
-                | Effect::Allocate(_)
-                | Effect::DropWorker(..) => rest.push(effect),
+            if let Effect::Persist(change) = effect {
+                changes.push(change);
+            } else if let Effect::Free(value) = effect {
+                freed.push(value);
+            } else {
+                rest.push(effect);
             }
         }
         free(freed);
@@ -243,29 +239,20 @@ impl Delivery {
                 }
                 continue;
             }
-            match effect {
+            if let Effect::ToWorker(id, WorkerCommand::Stop) = effect
+                && self.is_connected(id)
+            {
                 // A user wants the worker to end now, even while nothing can be stored. Only the
                 // worker knows its unreported news. The command is not sent before the worker's
                 // registration is answered.
-                Effect::ToWorker(id, WorkerCommand::Stop) if self.is_connected(id) => {
-                    self.send_to_worker(id, WorkerCommand::Stop);
-                    continue;
+                self.send_to_worker(id, WorkerCommand::Stop);
+                continue;
+            }
+            if let Effect::ToWorker(id, WorkerCommand::Acknowledge(seq)) = effect {
+                if self.acknowledgements.note(id, seq) {
+                    self.acknowledge(state, id, seq);
                 }
-                Effect::ToWorker(id, WorkerCommand::Acknowledge(seq)) => {
-                    if self.acknowledgements.note(id, seq) {
-                        self.acknowledge(state, id, seq);
-                    }
-                    continue;
-                }
-                Effect::Reply(..)
-                | Effect::Allocate(_)
-                | Effect::Persist(_)
-                | Effect::Free(_)
-                | Effect::WatchUpdate(..)
-                | Effect::Registered { .. }
-                | Effect::ToWorker(..)
-                | Effect::Notify(_)
-                | Effect::DropWorker(_) => {}
+                continue;
             }
             let message = Outgoing::Effect(effect);
             // The worker is blocked until it gets this message, and the message may wait for an end
