@@ -32,8 +32,9 @@ use tokio::task::JoinSet;
 
 use crate::clock::Clock;
 use crate::core_handle::{CoreGone, CoreHandle, Event};
-pub(crate) use driver::{BatchRequests, BatchSender, requests};
-use work::{BatchCommands, QueriedAllocation};
+pub(crate) use driver::{BatchRequests, BatchSender, requests, run};
+pub(crate) use work::BatchCommands;
+use work::QueriedAllocation;
 
 /// How long a worker in one of our allocations waits for a lost server when it has no tasks left.
 const SERVER_WAIT: Duration = Duration::from_secs(120);
@@ -61,24 +62,15 @@ pub(crate) struct AllocHandle {
 }
 
 impl AllocHandle {
-    pub(crate) fn new(core: CoreHandle, instance: &Path) -> Self {
-        Self {
-            core,
-            commands: Arc::new(BatchCommands::new(instance)),
-        }
+    pub(crate) const fn new(core: CoreHandle, commands: Arc<BatchCommands>) -> Self {
+        Self { core, commands }
     }
 
-    /// Runs the requested commands until the future is dropped.
-    pub(crate) async fn run(self, requests: BatchRequests) {
-        let ended = |queues: &AutoallocState| {
-            let all = queues.queues().flat_map(|queue| queue.allocations());
-            let ended = all.filter(|allocation| !allocation.may_be_alive());
-            ended.map(|a| a.record().dir.clone()).collect()
-        };
-        let Ok(ended) = self.find(ended).await else {
-            return;
-        };
-        driver::run(self.core, self.commands, requests, ended).await;
+    /// Returns all queues with their allocations.
+    pub(crate) async fn list(
+        &self,
+    ) -> Result<Vec<(client::AllocQueue, Vec<client::AllocAllocation>)>, CoreGone> {
+        self.core.query(|view| view.queues_and_allocations()).await
     }
 
     /// Sends a request and returns the reply.

@@ -26,20 +26,15 @@ use hq_store::event::Event;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
-use crate::alloc::AllocHandle;
-use crate::answering::{Answering, RequestInFlight};
+use crate::answering::RequestInFlight;
 use crate::blocking_pool::BlockingPool;
 use crate::clock::Clock;
 use crate::config::Stop;
 use crate::core_handle::{self, CoreGone, CoreHandle, View};
-use crate::curves::Curves;
 use crate::http::{HttpControl, Tokens};
-use crate::problems::Problems;
-use crate::questions::Questions;
-use crate::relay_link::Routes;
+use crate::parts::Parts;
 use crate::request_shares::{LARGE_REQUEST, LARGE_REQUESTS, LOOKS, STREAMS};
 use crate::updates::{Details, Update};
-use crate::values::Values;
 use crate::{journal_link, output_link, query};
 
 /// The size in bytes from which decoding a request takes milliseconds.
@@ -53,28 +48,9 @@ const UPLOAD_STEP: usize = 4 << 10;
 /// The parts of the server that connections of clients need.
 #[derive(Clone)]
 pub(crate) struct ClientPlane {
-    pub(crate) core: CoreHandle,
-    pub(crate) info: Arc<client::ServerInfo>,
-    /// The store. `None` if the server keeps its state only in memory.
-    pub(crate) store: Option<StoreClient>,
-    /// Automatic allocation. `None` in a server without ports.
-    pub(crate) alloc: Option<AllocHandle>,
-    /// The values of calls.
-    pub(crate) values: Arc<Values>,
-    /// The usage curves of tasks.
-    pub(crate) curves: Curves,
-    /// The current problems.
-    pub(crate) problems: Arc<Problems>,
-    /// Sends requests for output to workers.
-    pub(crate) questions: Arc<Questions>,
-    /// The workers that are connected through relays.
-    pub(crate) routes: Arc<Routes>,
-    /// The requests in progress.
-    pub(crate) answering: Answering,
-    /// Opens the HTTP listener on request. `None` in a server without ports.
-    pub(crate) door: Option<HttpControl>,
-    /// The tokens for the HTTP interface. `None` in a server without ports.
-    pub(crate) tokens: Option<Arc<Tokens>>,
+    pub(crate) parts: Arc<Parts>,
+    /// Opens the HTTP listener on request, and the tokens for it. `None` in a server without ports.
+    pub(crate) http: Option<(HttpControl, Arc<Tokens>)>,
     /// Receives requests to stop the server.
     pub(crate) stop: mpsc::Sender<Stop>,
 }
@@ -88,7 +64,7 @@ where
     let holder = connection.holder();
     acting_as(holder, async move {
         let (mut reader, mut writer) = connection.split();
-        let first = next_request(&mut reader, &plane).await;
+        let first = next_request(&mut reader, &plane.parts).await;
         let is_full = permit
             .as_ref()
             .is_some_and(|permit| permit.prove(holder).is_err());
@@ -112,11 +88,12 @@ async fn serve_requests<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let parts = &*plane.parts;
     let mut first = Some(first);
     loop {
         let next = match first.take() {
             Some(first) => first,
-            None => next_request(&mut reader, plane).await,
+            None => next_request(&mut reader, parts).await,
         };
         let next = match next {
             Ok(Some(next)) => next,
@@ -138,14 +115,15 @@ async fn serve_requests<S>(
             }
             Ok(request) => {
                 // Held until the answer is written.
-                let _answering = begin(&plane.answering, &request);
+                let needs = needs(&request);
+                let _answering = needs.is_counted.then(|| parts.answering.count());
                 drop(arrived);
-                let _place = match is_looked_up_or_changed(&request) {
+                let _place = match needs.is_limited {
                     true => Some(LOOKS.enter(actor()).await),
                     false => None,
                 };
                 let answered = if let ClientRequest::Command(Command::Watch(spec)) = request {
-                    watch((spec, details), plane, &mut reader, &mut writer).await
+                    watch((spec, details), parts, &mut reader, &mut writer).await
                 } else {
                     answer(request, plane, &mut reader, &mut writer).await
                 };
@@ -169,48 +147,38 @@ async fn serve_requests<S>(
 /// The maximum number of listed problems, most severe first.
 const PROBLEMS_MAX: usize = 1_000;
 
-/// Counts a request as in progress until the result is dropped. Watches, which never end, and
-/// queries, which can be repeated, are not counted.
-fn begin(answering: &Answering, request: &ClientRequest) -> Option<RequestInFlight> {
-    let changes = match request {
-        ClientRequest::Command(Command::Watch(_)) => false,
-        ClientRequest::Command(_)
-        | ClientRequest::Alloc(_)
-        | ClientRequest::Tokens(Some(_))
-        | ClientRequest::Problems(Some(_)) => true,
-        ClientRequest::ServerStop { .. }
-        | ClientRequest::HttpOpen
-        | ClientRequest::DebugDump(_)
-        | ClientRequest::ReadOutput(_)
-        | ClientRequest::Problems(None)
-        | ClientRequest::Tokens(None)
-        | ClientRequest::Journal { .. }
-        | ClientRequest::Sql(_)
-        | ClientRequest::ReadValues { .. }
-        | ClientRequest::ShowJob(_)
-        | ClientRequest::Query(_) => false,
-    };
-    changes.then(|| answering.count())
+/// What a request needs before it is answered.
+struct Needs {
+    /// Whether it counts as in progress, so that a shutdown waits for its answer. Watches, which
+    /// never end, and queries, which can be repeated, are not counted.
+    is_counted: bool,
+    /// Whether it reads or changes the state without waiting. Other requests wait for other events
+    /// and have separate limits, or limits per connection.
+    is_limited: bool,
 }
 
-/// Returns whether a request reads or changes the state without waiting. Other requests wait for
-/// other events and have separate limits, or limits per connection.
-const fn is_looked_up_or_changed(request: &ClientRequest) -> bool {
-    match request {
+const fn needs(request: &ClientRequest) -> Needs {
+    let (is_counted, is_limited) = match request {
         ClientRequest::Command(Command::Watch(_))
         | ClientRequest::ServerStop { .. }
         | ClientRequest::HttpOpen
         | ClientRequest::ReadOutput(_)
-        | ClientRequest::Alloc(_)
         | ClientRequest::Journal { .. }
         | ClientRequest::Sql(_)
-        | ClientRequest::ReadValues { .. } => false,
-        ClientRequest::Command(_)
-        | ClientRequest::Tokens(_)
-        | ClientRequest::Problems(_)
+        | ClientRequest::ReadValues { .. } => (false, false),
+        ClientRequest::Alloc(_) => (true, false),
+        ClientRequest::Problems(None)
+        | ClientRequest::Tokens(None)
         | ClientRequest::DebugDump(_)
         | ClientRequest::ShowJob(_)
-        | ClientRequest::Query(_) => true,
+        | ClientRequest::Query(_) => (false, true),
+        ClientRequest::Command(_)
+        | ClientRequest::Tokens(Some(_))
+        | ClientRequest::Problems(Some(_)) => (true, true),
+    };
+    Needs {
+        is_counted,
+        is_limited,
     }
 }
 
@@ -237,7 +205,7 @@ struct DecodedRequest {
 /// on a separate thread.
 async fn next_request<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
-    plane: &ClientPlane,
+    parts: &Parts,
 ) -> Result<Option<DecodedRequest>, ReadError> {
     let mut _large = None;
     let message = match reader.next_or_large(LARGE_REQUEST).await? {
@@ -259,8 +227,8 @@ async fn next_request<R: AsyncRead + Unpin>(
     if message.size() < SLOW_REQUEST {
         return read(message).map(Some);
     }
-    let arrived = Some(plane.answering.count());
-    match plane.core.blocking_pool().run(|| read(message)).await {
+    let arrived = Some(parts.answering.count());
+    match parts.core.blocking_pool().run(|| read(message)).await {
         Some(next) => next.map(|next| Some(DecodedRequest { arrived, ..next })),
         // The server is stopping.
         None => Ok(None),
@@ -318,6 +286,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
+    let parts = &*plane.parts;
     let result = match request {
         ClientRequest::ServerStop { keep_workers } => {
             // The client may have disconnected. The server stops anyway.
@@ -333,36 +302,36 @@ where
             let _ = plane.stop.try_send(how);
             return Answer::Stopping;
         }
-        ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, plane).await)),
+        ClientRequest::Alloc(request) => Ok(reply(ask_alloc(request, parts).await)),
         ClientRequest::HttpOpen => Ok(reply(open_http(plane).await)),
-        ClientRequest::Problems(change) => Ok(reply(ask_problems(change, plane).await)),
+        ClientRequest::Problems(change) => Ok(reply(ask_problems(change, parts).await)),
         ClientRequest::Tokens(change) => Ok(reply(ask_tokens(change, plane).await)),
         ClientRequest::DebugDump(path) => {
-            let dump = plane.core.query(query::dump::dump).await;
+            let dump = parts.core.query(query::dump::dump).await;
             match dump {
                 Ok(dump) => Ok(reply(write_dump(&path, &dump).await)),
                 Err(CoreGone) => Err(CoreGone),
             }
         }
         ClientRequest::ReadOutput(query) => {
-            let found = output_link::read(query, &plane.core, &plane.questions).await;
+            let found = output_link::read(query, &parts.core, &parts.questions).await;
             found.map(reply)
         }
         ClientRequest::Journal { action, after } => {
-            return about_journal(action, after, plane, reader, writer).await;
+            return about_journal(action, after, parts, reader, writer).await;
         }
         ClientRequest::Sql(query) => {
-            let Some(store) = plane.store.clone() else {
+            let Some(store) = parts.store.clone() else {
                 return Answer::Reply(no_store());
             };
             return Answer::Reply(reply(journal_link::query(store, query).await));
         }
         ClientRequest::ReadValues { job, tasks } => {
-            return Answer::Reply(reply(plane.values.read(job, tasks).await));
+            return Answer::Reply(reply(parts.values.read(job, tasks).await));
         }
-        ClientRequest::ShowJob(job) => show_job(job, &plane.core).await.map(reply),
+        ClientRequest::ShowJob(job) => show_job(job, &parts.core).await.map(reply),
         ClientRequest::Command(command) => {
-            plane
+            parts
                 .core
                 .command(command)
                 .await
@@ -372,12 +341,12 @@ where
                 })
         }
         ClientRequest::Query(Query::ServerInfo) => {
-            let mut info = plane.info.as_ref().clone();
+            let mut info = parts.info.clone();
             info.now_unix_ns = Clock::new().now().wall.0;
             info.internal_error_count = hq_core::bug::count();
             Ok(reply(reply::Reply::ServerInfo(info)))
         }
-        ClientRequest::Query(asked) => look_up(asked, plane).await.map(reply),
+        ClientRequest::Query(asked) => look_up(asked, parts).await.map(reply),
     };
     match result {
         Ok(message) => Answer::Reply(message),
@@ -386,13 +355,13 @@ where
 }
 
 /// Answers a query from the state, and adds data from other sources.
-async fn look_up(asked: Query, plane: &ClientPlane) -> Result<reply::Reply, CoreGone> {
+async fn look_up(asked: Query, parts: &Parts) -> Result<reply::Reply, CoreGone> {
     let with_curves = matches!(&asked, Query::TaskPage(page) if page.with_curves);
-    let mut answer = query::ask(&plane.core, asked).await?;
+    let mut answer = query::ask(&parts.core, asked).await?;
     if with_curves && let reply::Reply::TaskPage(page) = &mut answer {
-        *page = plane.curves.fill(std::mem::take(page)).await;
+        *page = parts.curves.fill(std::mem::take(page)).await;
     } else if let reply::Reply::Workers(list) = &mut answer {
-        plane.routes.fill_in(&mut list.workers);
+        parts.questions.add_relays(&mut list.workers);
     }
     Ok(answer)
 }
@@ -446,7 +415,7 @@ fn messages(specs: &[SubmitSpec]) -> Vec<client::Submit> {
 }
 
 async fn open_http(plane: &ClientPlane) -> reply::Reply {
-    let Some(door) = &plane.door else {
+    let Some((door, _)) = &plane.http else {
         return Refusal::unavailable("this server has no ports").into();
     };
     match door.open().await {
@@ -456,13 +425,13 @@ async fn open_http(plane: &ClientPlane) -> reply::Reply {
 }
 
 /// Changes an acknowledgement if requested, then lists all problems.
-async fn ask_problems(change: Option<Acknowledge>, plane: &ClientPlane) -> reply::Reply {
+async fn ask_problems(change: Option<Acknowledge>, parts: &Parts) -> reply::Reply {
     if let Some(Acknowledge { problem, is_known }) = change
-        && let Err(refusal) = plane.problems.acknowledge(&problem, is_known).await
+        && let Err(refusal) = parts.problems.acknowledge(&problem, is_known).await
     {
         return refusal.into();
     }
-    match plane.problems.look().await {
+    match parts.problems.look().await {
         Ok((found, is_cut)) => reply::Reply::Problems(client::Problems {
             count: found.len() as u64,
             problems: found.into_iter().take(PROBLEMS_MAX).collect(),
@@ -473,7 +442,7 @@ async fn ask_problems(change: Option<Acknowledge>, plane: &ClientPlane) -> reply
 }
 
 async fn ask_tokens(change: Option<TokenChange>, plane: &ClientPlane) -> reply::Reply {
-    let Some(tokens) = &plane.tokens else {
+    let Some((_, tokens)) = &plane.http else {
         return Refusal::unavailable("this server has no ports").into();
     };
     match tokens.ask(change).await {
@@ -482,8 +451,8 @@ async fn ask_tokens(change: Option<TokenChange>, plane: &ClientPlane) -> reply::
     }
 }
 
-async fn ask_alloc(request: Box<AllocRequest>, plane: &ClientPlane) -> reply::Reply {
-    match &plane.alloc {
+async fn ask_alloc(request: Box<AllocRequest>, parts: &Parts) -> reply::Reply {
+    match &parts.alloc {
         Some(alloc) => alloc.ask(request).await,
         None => Refusal::unavailable("this server has no automatic allocation").into(),
     }
@@ -513,7 +482,7 @@ async fn write_dump(path: &[u8], dump: &serde_json::Value) -> reply::Reply {
 
 async fn watch<R, W>(
     (spec, details): (hq_core::server_state::WatchSpec, Details),
-    plane: &ClientPlane,
+    parts: &Parts,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
 ) -> Answer
@@ -521,7 +490,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let Ok((id, mut updates)) = plane.core.watch(spec, details).await else {
+    let Ok((id, mut updates)) = parts.core.watch(spec, details).await else {
         return Answer::Hangup;
     };
     loop {
@@ -530,7 +499,7 @@ where
                 // The watch ended without `done`, because the client does not read its updates.
                 let Some(update) = update else { break };
                 let done = update.done;
-                if send_update(update, details, plane, writer).await.is_err() {
+                if send_update(update, details, parts, writer).await.is_err() {
                     break;
                 }
                 if done {
@@ -542,7 +511,7 @@ where
         }
     }
     // Fails only if the core has ended.
-    let _ = plane.core.send(core_handle::Event::Unwatch(id)).await;
+    let _ = parts.core.send(core_handle::Event::Unwatch(id)).await;
     Answer::Hangup
 }
 
@@ -550,14 +519,14 @@ where
 async fn send_update<W: AsyncWrite + Unpin>(
     mut update: Update,
     details: Details,
-    plane: &ClientPlane,
+    parts: &Parts,
     writer: &mut MessageWriter<W>,
 ) -> Result<(), WriteError> {
     loop {
         let message = update.take_message(PAGE_BYTES_MAX);
         let more = message.more;
         if details.with_values {
-            let mut pages = plane.values.pages(message);
+            let mut pages = parts.values.pages(message);
             while let Some(page) = pages.next().await {
                 send(writer, &reply(reply::Reply::Watch(page))).await?;
             }
@@ -572,7 +541,7 @@ async fn send_update<W: AsyncWrite + Unpin>(
             update
         };
         // The requested data can no longer change, so the request does not wait for the store.
-        let Ok(made) = plane.core.look(make, |_| false).await else {
+        let Ok(made) = parts.core.look(make, |_| false).await else {
             return Err(WriteError::Io(io::ErrorKind::BrokenPipe.into()));
         };
         update = made;
@@ -582,7 +551,7 @@ async fn send_update<W: AsyncWrite + Unpin>(
 async fn about_journal<R, W>(
     action: JournalAction,
     after: i64,
-    plane: &ClientPlane,
+    parts: &Parts,
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
 ) -> Answer
@@ -591,7 +560,7 @@ where
     W: AsyncWrite + Unpin,
 {
     let is_live = action == JournalAction::Stream;
-    match (action, plane.store.clone()) {
+    match (action, parts.store.clone()) {
         (JournalAction::Replay | JournalAction::Stream, Some(store)) => {
             journal(store, after, is_live, reader, writer).await
         }

@@ -451,7 +451,7 @@ impl Delivery {
                 }
             }
             Effect::Allocate(effect) => {
-                if let Some(batch) = &self.batch {
+                if let Some(batch) = &mut self.batch {
                     batch.send(state, effect);
                 }
             }

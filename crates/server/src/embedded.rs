@@ -12,17 +12,12 @@ use tokio::io::DuplexStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use crate::answering::Answering;
 use crate::client_link::ClientPlane;
 use crate::clock::Clock;
 use crate::core_thread;
-use crate::curves::Curves;
-use crate::problems::Problems;
-use crate::questions::Questions;
-use crate::relay_link::Routes;
+use crate::parts::Parts;
 use crate::stats::Stats;
-use crate::values::Values;
-use crate::worker_link::WorkerPlane;
+use crate::worker_link::Route;
 use crate::{client_link, worker_link};
 
 /// The maximum number of bytes in flight per direction of an in-process connection.
@@ -41,16 +36,15 @@ pub struct EmbeddedConfig {
 /// ends all connections.
 pub struct EmbeddedServer {
     clients: ClientPlane,
-    workers: WorkerPlane,
     links: JoinSet<()>,
-    core: Option<JoinHandle<()>>,
+    core: JoinHandle<()>,
 }
 
-/// Planes hold channels, which have no useful debug output.
+/// The planes hold channels, which have no useful debug output.
 impl std::fmt::Debug for EmbeddedServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EmbeddedServer")
-            .field("info", &self.clients.info)
+            .field("info", &self.clients.parts.info)
             .finish_non_exhaustive()
     }
 }
@@ -63,65 +57,41 @@ impl EmbeddedServer {
     /// Returns an error if the system cannot provide a thread or random numbers.
     pub fn start(config: EmbeddedConfig) -> io::Result<Self> {
         let uid = ServerUid::generate().map_err(io::Error::other)?;
+        let stats = Stats::new();
         let (core, thread) = core_thread::start(
             ServerState::without_store(uid.as_str()),
             None,
             Arc::new(Notify::new()),
             (None, None),
-            Stats::new(),
+            stats.clone(),
         )?;
-        let info = Arc::new(client::ServerInfo {
+        let info = client::ServerInfo {
             server_uid: uid.as_str().to_owned(),
             version: config.version,
             pid: std::process::id(),
             start_unix_ns: Clock::new().now().wall.0,
             knows_nonces: true,
             ..client::ServerInfo::default()
-        });
-        let questions = Arc::new(Questions::new(info.start_unix_ns.unsigned_abs()));
-        let values = Arc::new(Values::new(None));
-        let curves = Curves::new(None);
-        let problems = Problems::new(core.clone(), None, None, Arc::clone(&questions));
-        let routes = Arc::new(Routes::default());
-        let workers = WorkerPlane {
-            core: core.clone(),
-            info: Arc::clone(&info),
-            idle_timeout: config.idle_timeout,
-            values: Arc::clone(&values),
-            curves: curves.clone(),
-            questions: Arc::clone(&questions),
-            routes: Arc::clone(&routes),
-            via: None,
-            relayed: None,
         };
+        let limits = (config.idle_timeout, stats);
+        let parts = Parts::new(core, info, (None, None), limits);
         let clients = ClientPlane {
-            core,
-            info,
-            values,
-            curves,
-            store: None,
-            alloc: None,
-            problems: Arc::new(problems),
-            questions,
-            routes,
-            answering: Answering::new(),
-            door: None,
-            tokens: None,
+            parts: Arc::new(parts),
+            http: None,
             // This server ends when it is dropped, not on request.
             stop: mpsc::channel(1).0,
         };
         Ok(Self {
             clients,
-            workers,
             links: JoinSet::new(),
-            core: Some(thread),
+            core: thread,
         })
     }
 
     /// Returns the server's description of itself. Hosts and ports are empty.
     #[must_use]
     pub fn info(&self) -> &client::ServerInfo {
-        &self.clients.info
+        &self.clients.parts.info
     }
 
     /// Returns a stream for a client: `connect(stream, Plane::Client, None)`.
@@ -139,10 +109,10 @@ impl EmbeddedServer {
     /// Returns a stream for a worker: `connect(stream, Plane::Worker, None)`.
     pub fn connect_worker(&mut self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_LEN);
-        let workers = self.workers.clone();
+        let parts = Arc::clone(&self.clients.parts);
         self.links.spawn(async move {
             if let Ok(connection) = hq_protocol::accept(ours, Plane::Worker, None).await {
-                worker_link::serve(connection, workers, None).await;
+                worker_link::serve(connection, Route::default(), &parts, None).await;
             }
         });
         theirs
@@ -151,17 +121,9 @@ impl EmbeddedServer {
     /// Ends all connections and the core's thread.
     pub async fn shutdown(mut self) {
         self.links.shutdown().await;
-        let Self {
-            clients,
-            workers,
-            core,
-            ..
-        } = self;
-        drop((clients, workers));
-        if let Some(core) = core {
-            // The last handle to the core has been dropped, so its thread is ending. The thread
-            // cannot panic.
-            let _ = tokio::task::spawn_blocking(move || core.join()).await;
-        }
+        drop(self.clients);
+        // The last handle to the core has been dropped, so its thread is ending. The thread cannot
+        // panic.
+        let _ = tokio::task::spawn_blocking(move || self.core.join()).await;
     }
 }

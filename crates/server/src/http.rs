@@ -28,19 +28,12 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hq_protocol::admission::{Permit, ShareFull, acting_as};
-use hq_protocol::client::ServerInfo;
-use hq_store::StoreClient;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::alloc::AllocHandle;
-use crate::answering::Answering;
-use crate::core_handle::CoreHandle;
 use crate::metrics;
-use crate::problems::Problems;
-use crate::questions::Questions;
+use crate::parts::Parts;
 use crate::request_shares::LOOKS;
-use crate::stats::Stats;
 pub use api::{JobFormat, JobText, ReadJob};
 use auth::{Admission, Authenticator, SignedRequest};
 pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
@@ -117,8 +110,9 @@ impl HttpServer {
         // Event streams hold a handle to the core. They end when this sender is dropped.
         let (_alive, ended) = watch::channel(());
         let app = Arc::new(App {
-            entrance: Authenticator::new(self.token, self.read_token, Arc::clone(&parts.tokens)),
-            parts,
+            entrance: Authenticator::new(self.token, self.read_token, parts.tokens),
+            read_job: parts.read_job,
+            parts: parts.parts,
             ended,
             page_key: self.page_key,
             kept: kept::ResponseCache::default(),
@@ -131,29 +125,17 @@ impl HttpServer {
 /// The parts of the server that the listener needs.
 #[derive(Clone)]
 pub(crate) struct HttpParts {
-    pub(crate) core: CoreHandle,
-    pub(crate) info: Arc<ServerInfo>,
-    /// The store. `None` if the server keeps its state only in memory.
-    pub(crate) store: Option<StoreClient>,
-    /// Automatic allocation. `None` in a server without ports.
-    pub(crate) alloc: Option<AllocHandle>,
-    /// The current problems.
-    pub(crate) problems: Arc<Problems>,
-    /// Sends requests for output to workers.
-    pub(crate) questions: Arc<Questions>,
-    /// Counts the requests in progress that change something, so that a shutdown can wait for them.
-    pub(crate) answering: Answering,
+    pub(crate) parts: Arc<Parts>,
     /// The tokens that users have created for programs.
     pub(crate) tokens: Arc<Tokens>,
     /// Parses descriptions of jobs.
     pub(crate) read_job: Option<ReadJob>,
-    /// The server's measurements of itself.
-    pub(crate) stats: Stats,
 }
 
 /// The state that all requests share.
 pub(crate) struct App {
-    parts: HttpParts,
+    parts: Arc<Parts>,
+    read_job: Option<ReadJob>,
     entrance: Authenticator,
     /// Closed when the listener ends.
     ended: watch::Receiver<()>,

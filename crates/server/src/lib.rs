@@ -28,6 +28,7 @@ mod listener;
 mod metrics;
 mod notify;
 mod output_link;
+mod parts;
 mod peer_stream;
 mod probe;
 mod problems;

@@ -7,7 +7,7 @@
 //! started, and are not stored.
 
 mod command;
-mod queue;
+mod slots;
 mod webhook;
 
 pub use webhook::check_webhook;
@@ -15,7 +15,7 @@ pub use webhook::check_webhook;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hq_core::command_text::without_arguments;
 use hq_core::id::{TaskKey, WorkerId};
@@ -28,12 +28,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
-use crate::core_handle::{CoreHandle, Event, View};
+use crate::core_handle::{Event, View};
+use crate::parts::Parts;
 use crate::query;
-use crate::questions::Questions;
 use crate::words::{self, Words};
-use queue::Queue;
+use slots::{Slots, TargetSlots};
 
+/// The maximum number of unfinished notifications. Further ones are dropped.
+const UNFINISHED_MAX: usize = 10_000;
 /// How long one attempt may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pauses between attempts. After the last attempt, delivery has finally failed.
@@ -140,91 +142,55 @@ struct Message {
     unread: Option<TaskKey>,
 }
 
-/// A notification and the number of attempts.
-struct Delivery {
-    /// `None` for a notification about a worker, whose outcome is not stored.
-    key: Option<NoticeKey>,
-    message: Message,
-    attempts: u32,
-}
-
 /// Sends notifications until the future is dropped.
-pub(crate) async fn run(
-    core: CoreHandle,
-    questions: Arc<Questions>,
-    mut pending: PendingNotifications,
-    server_uid: String,
-) {
-    let server_uid: Arc<str> = server_uid.into();
-    let mut running = JoinSet::new();
-    let mut queue: Queue<tokio::task::Id, Delivery> = Queue::new();
+pub(crate) async fn run(parts: Arc<Parts>, mut pending: PendingNotifications) {
+    let (mut sending, mut slots) = (JoinSet::new(), Slots::new());
     loop {
-        let due = queue.next_due();
-        tokio::select! {
-            owed = pending.owed.recv() => match owed {
-                Some(QueuedNotification::Job(key)) if queue.is_full() => {
-                    note(&core, key, (0, Some("too many notifications were waiting".into()))).await;
-                }
-                Some(QueuedNotification::Job(key)) => add(&core, key, &server_uid, &mut queue).await,
-                Some(QueuedNotification::Worker(news)) if queue.is_full() => {
-                    tracing::warn!(worker = %news.worker, "notification given up: too many were waiting");
-                }
-                Some(QueuedNotification::Worker(news)) => {
-                    add_news(&core, news, (&server_uid, &pending.about_workers), &mut queue).await;
-                }
-                None => return,
-            },
-            Some(ended) = running.join_next_with_id(), if !running.is_empty() => match ended {
-                Ok((id, again)) => queue.end(&id, again),
-                Err(error) => queue.end(&error.id(), None),
-            },
-            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
-        }
-        while let Some((place, delivery)) = queue.next(Instant::now()) {
-            let id = running
-                .spawn(attempt(core.clone(), Arc::clone(&questions), delivery))
-                .id();
-            queue.begin(id, place);
-        }
-    }
-}
-
-/// Adds a notification. Does nothing if the job was forgotten.
-async fn add(
-    core: &CoreHandle,
-    key: NoticeKey,
-    server_uid: &Arc<str>,
-    queue: &mut Queue<tokio::task::Id, Delivery>,
-) {
-    let uid = Arc::clone(server_uid);
-    let read = core.query(move |view| message(view, key, &uid)).await;
-    if let Ok(Some(message)) = read {
-        let delivery = Delivery {
-            key: Some(key),
-            attempts: 0,
-            message,
+        let queued = tokio::select! {
+            queued = pending.owed.recv() => queued,
+            Some(_) = sending.join_next() => continue,
         };
-        queue.add(place(&delivery.message.target), delivery);
+        let is_full = sending.len() >= UNFINISHED_MAX;
+        let (key, messages) = match queued {
+            None => return,
+            Some(QueuedNotification::Job(key)) if is_full => {
+                let error = Some("too many notifications were waiting".into());
+                note(&parts, key, 0, error).await;
+                continue;
+            }
+            Some(QueuedNotification::Worker(news)) if is_full => {
+                tracing::warn!(worker = %news.worker, "notification given up: too many were waiting");
+                continue;
+            }
+            Some(QueuedNotification::Job(key)) => {
+                let uid = parts.info.server_uid.clone();
+                let read = parts.core.query(move |view| message(view, key, &uid)).await;
+                // The job may have been forgotten.
+                (Some(key), read.ok().flatten().into_iter().collect())
+            }
+            Some(QueuedNotification::Worker(news)) => {
+                (None, messages(&parts, news, &pending.about_workers).await)
+            }
+        };
+        for message in messages {
+            let slots = slots.of(place(&message.target));
+            sending.spawn(deliver(Arc::clone(&parts), slots, key, message));
+        }
     }
 }
 
-/// Adds a notification about a worker, once per target.
-async fn add_news(
-    core: &CoreHandle,
-    news: WorkerNews,
-    (server_uid, about): (&str, &WorkerNotices),
-    queue: &mut Queue<tokio::task::Id, Delivery>,
-) {
+/// Returns the notifications about a worker, one per target.
+async fn messages(parts: &Parts, news: WorkerNews, about: &WorkerNotices) -> Vec<Message> {
     let worker = news.worker;
     let read = move |view: &View<'_>| view.state.hostname(worker).unwrap_or("?").to_owned();
-    let Ok(host) = core.query(read).await else {
-        return;
+    let Ok(host) = parts.core.query(read).await else {
+        return Vec::new();
     };
-    let id = news.worker.as_u32();
+    let id = worker.as_u32();
     let body = json!({
         "version": 1,
         "event": news.event,
-        "server_uid": server_uid,
+        "server_uid": parts.info.server_uid,
         "worker": {
             "id": id,
             "host": host,
@@ -238,82 +204,79 @@ async fn add_news(
         ("HQ_WORKER_HOST", host),
         ("HQ_REASON", news.why.to_string()),
     ];
-    for target in &about.targets {
-        let message = Message {
-            target: target.clone(),
-            subject: format!("worker {id}"),
-            env: env.to_vec(),
-            dir: about.dir.as_os_str().as_bytes().into(),
-            body: body.clone(),
-            unread: None,
-        };
-        let delivery = Delivery {
-            key: None,
-            attempts: 0,
-            message,
-        };
-        queue.add(place(target), delivery);
-    }
+    let targets = about.targets.iter();
+    let message = |target: &NotifyTarget| Message {
+        target: target.clone(),
+        subject: format!("worker {id}"),
+        env: env.to_vec(),
+        dir: about.dir.as_os_str().as_bytes().into(),
+        body: body.clone(),
+        unread: None,
+    };
+    targets.map(message).collect()
 }
 
-async fn note(core: &CoreHandle, key: NoticeKey, (attempts, error): (u32, Option<Box<str>>)) {
+async fn note(parts: &Parts, key: NoticeKey, attempts: u32, error: Option<Box<str>>) {
     // If the core has ended, the next run of the server sends it again.
-    let _ = core.send(Event::Notified(key, attempts, error)).await;
+    let _ = parts.core.send(Event::Notified(key, attempts, error)).await;
 }
 
-/// Makes one attempt. Returns the delivery and the time of the next attempt, or records the outcome
-/// if there is none.
-async fn attempt(
-    core: CoreHandle,
-    questions: Arc<Questions>,
-    mut delivery: Delivery,
-) -> Option<(Instant, Delivery)> {
-    add_words(&core, &questions, &mut delivery.message).await;
-    let (key, message) = (delivery.key, &delivery.message);
-    let (subject, target) = (&*message.subject, shown_target(&message.target));
-    let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(message)).await;
-    let sent =
-        sent.unwrap_or_else(|_| Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())));
-    delivery.attempts += 1;
-    let attempts = delivery.attempts;
-    let error: Option<Box<str>> = match sent {
-        Ok(()) => {
-            tracing::info!(subject, to = target, attempts, "notification sent");
-            None
-        }
-        Err(error) => {
-            let error = cut(&error);
-            if let Some(pause) = PAUSES.get(attempts as usize - 1) {
+/// Delivers a notification and records the outcome. `key` is `None` for a notification about a
+/// worker, whose outcome is not stored.
+async fn deliver(
+    parts: Arc<Parts>,
+    slots: TargetSlots,
+    key: Option<NoticeKey>,
+    mut message: Message,
+) {
+    let mut pauses = PAUSES.into_iter();
+    for attempts in 1.. {
+        let slot = slots.enter().await;
+        // A waiting notification needs no memory for its attempt.
+        let error = Box::pin(attempt(&parts, &mut message)).await.err();
+        drop(slot);
+        let (subject, to) = (&*message.subject, shown_target(&message.target));
+        let pause = pauses.next();
+        match (&error, pause) {
+            (None, _) => tracing::info!(subject, to, attempts, "notification sent"),
+            (Some(error), Some(pause)) => {
                 tracing::warn!(
                     subject,
-                    to = target,
+                    to,
                     attempts,
                     "notification failed, next attempt in {} s: {error}",
                     pause.as_secs()
                 );
-                return Some((Instant::now() + *pause, delivery));
+                tokio::time::sleep(pause).await;
+                continue;
             }
-            tracing::warn!(
-                subject,
-                to = target,
-                attempts,
-                "notification given up: {error}"
-            );
-            Some(error.into())
+            (Some(error), None) => {
+                tracing::warn!(subject, to, attempts, "notification given up: {error}");
+            }
         }
-    };
-    if let Some(key) = key {
-        note(&core, key, (attempts, error)).await;
+        if let Some(key) = key {
+            note(&parts, key, attempts, error).await;
+        }
+        return;
     }
-    None
+}
+
+/// Makes one attempt.
+async fn attempt(parts: &Parts, message: &mut Message) -> Result<(), Box<str>> {
+    add_words(parts, message).await;
+    let sent = tokio::time::timeout(ATTEMPT_TIMEOUT, send(message)).await;
+    let late = |_| Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs()));
+    sent.unwrap_or_else(late)
+        .map_err(|error| cut(&error).into())
 }
 
 /// Adds the last line of the failed task's output, read on its worker. Makes only one attempt.
-async fn add_words(core: &CoreHandle, questions: &Arc<Questions>, message: &mut Message) {
+async fn add_words(parts: &Parts, message: &mut Message) {
     let Some(task) = message.unread.take() else {
         return;
     };
-    if let Some(Words::Said(line)) = words::read(core, questions, &[task]).await.pop() {
+    let mut read = words::read(&parts.core, &parts.questions, &[task]).await;
+    if let Some(Words::Said(line)) = read.pop() {
         message.body["failure"]["last_words"] = json!(cut(&line));
     }
 }

@@ -17,8 +17,8 @@ use hq_core::server_state::{ChangeKind, ServerState};
 use hq_core::signature::{one_line, signature};
 use hq_core::time::Timestamp;
 use hq_core::worker_config::MemoryLimits;
-use hq_protocol::client::{self, alloc_reply, reply::Reply};
-use hq_protocol::convert::{AllocRequest, JobRef, Query, TaskPageQuery};
+use hq_protocol::client::{self, reply::Reply};
+use hq_protocol::convert::{JobRef, Query, TaskPageQuery};
 use hq_protocol::why_nothing_runs;
 use hq_store::{StoreClient, reader};
 use tokio::sync::Mutex;
@@ -243,14 +243,9 @@ impl Problems {
         let Some(alloc) = &self.alloc else {
             return Vec::new();
         };
-        if let Reply::Alloc(client::AllocReply {
-            reply: Some(alloc_reply::Reply::Queues(found)),
-        }) = alloc.ask(Box::new(AllocRequest::List)).await
-        {
-            found.queues
-        } else {
-            Vec::new()
-        }
+        // Fails only if the core has ended.
+        let listed = alloc.list().await.unwrap_or_default();
+        listed.into_iter().map(|(queue, _)| queue).collect()
     }
 
     /// Explains why the first waiting tasks of some jobs do not run.
@@ -504,12 +499,12 @@ fn problem(
     } else {
         span.map(|(_, last)| last).filter(|last| last.0 > 0)
     };
-    let (kind, number, id) = names(&finding.subject);
     let (host, worker) = if let Subject::Node { host, worker, .. } = &finding.subject {
         (Some(host.clone()), Some(*worker))
     } else {
         (None, None)
     };
+    let (kind, number, id) = names(&finding.subject);
     client::Problem {
         id,
         is_error: finding.severity == Severity::Error,

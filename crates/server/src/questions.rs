@@ -1,4 +1,4 @@
-//! Requests to workers for the output of their tasks.
+//! The connections of workers, and requests through them for the output of tasks.
 //!
 //! The requests bypass the core, which only knows where a task ran. It is not an error if a worker
 //! is gone or does not answer in time, because the output may be readable in another way.
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hq_core::id::WorkerId;
 use hq_core::server_state::LinkId;
+use hq_protocol::client::WorkerInfo;
 use hq_protocol::convert::OutputRequest;
 use hq_protocol::worker;
 use tokio::sync::{mpsc, oneshot};
@@ -28,8 +29,17 @@ pub(crate) struct Questions {
 #[derive(Debug)]
 struct Inner {
     next_id: u64,
-    links: BTreeMap<WorkerId, (LinkId, mpsc::Sender<OutputRequest>)>,
+    links: BTreeMap<WorkerId, Link>,
     waiting: BTreeMap<u64, (WorkerId, oneshot::Sender<worker::Output>)>,
+}
+
+/// A worker's connection.
+#[derive(Debug)]
+struct Link {
+    id: LinkId,
+    requests: mpsc::Sender<OutputRequest>,
+    /// The address of the relay that forwards the connection.
+    via: Option<Box<str>>,
 }
 
 impl Questions {
@@ -53,9 +63,18 @@ impl Questions {
 
     /// Registers a worker's connection for requests. The returned queue ends when the worker opens
     /// a newer connection.
-    pub(crate) fn connect(&self, worker: WorkerId, link: LinkId) -> mpsc::Receiver<OutputRequest> {
-        let (tx, rx) = mpsc::channel(QUEUE_LEN);
-        self.lock().links.insert(worker, (link, tx));
+    pub(crate) fn connect(
+        &self,
+        worker: WorkerId,
+        id: LinkId,
+        via: Option<Box<str>>,
+    ) -> mpsc::Receiver<OutputRequest> {
+        if let Some(relay) = &via {
+            tracing::info!(%worker, "The worker is connected through the relay at {relay}");
+        }
+        let (requests, rx) = mpsc::channel(QUEUE_LEN);
+        let link = Link { id, requests, via };
+        self.lock().links.insert(worker, link);
         rx
     }
 
@@ -65,7 +84,7 @@ impl Questions {
         if inner
             .links
             .get(&worker)
-            .is_some_and(|(current, _)| *current == link)
+            .is_some_and(|current| current.id == link)
         {
             inner.links.remove(&worker);
             inner.waiting.retain(|_, (asked, _)| *asked != worker);
@@ -81,7 +100,7 @@ impl Questions {
     ) -> Option<worker::Output> {
         let (answer, link) = {
             let mut inner = self.lock();
-            let link = inner.links.get(&worker)?.1.clone();
+            let link = inner.links.get(&worker)?.requests.clone();
             request.id = inner.next_id;
             inner.next_id = inner.next_id.wrapping_add(1);
             let (tx, rx) = oneshot::channel();
@@ -107,6 +126,15 @@ impl Questions {
             && let Some((_, waiting)) = inner.waiting.remove(&output.id)
         {
             let _ = waiting.send(output);
+        }
+    }
+
+    /// Adds the relay through which each worker is connected.
+    pub(crate) fn add_relays(&self, workers: &mut [WorkerInfo]) {
+        let inner = self.lock();
+        for worker in workers {
+            let link = inner.links.get(&WorkerId(worker.id));
+            worker.via = link.and_then(|link| link.via.as_deref().map(str::to_owned));
         }
     }
 }
@@ -148,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn answers_find_those_who_asked() {
         let questions = Questions::new(100);
-        let mut asked = questions.connect(WORKER, LinkId(1));
+        let mut asked = questions.connect(WORKER, LinkId(1), None);
         let serve = async {
             let first = asked.recv().await.expect("a question");
             let second = asked.recv().await.expect("a question");
@@ -172,7 +200,7 @@ mod tests {
     async fn a_worker_that_goes_answers_with_nothing() {
         let questions = Questions::new(0);
         assert_eq!(questions.ask(WORKER, request()).await, None, "unknown");
-        let mut asked = questions.connect(WORKER, LinkId(1));
+        let mut asked = questions.connect(WORKER, LinkId(1), None);
         let serve = async {
             asked.recv().await.expect("a question");
             questions.disconnect(WORKER, LinkId(5));
@@ -182,5 +210,32 @@ mod tests {
         let (answer, ()) = tokio::join!(questions.ask(WORKER, request()), serve);
         assert_eq!(answer, None);
         assert!(questions.lock().waiting.is_empty());
+    }
+    #[test]
+    fn the_latest_connection_of_a_worker_counts() {
+        let questions = Questions::new(0);
+        let via = || {
+            let mut worker = [WorkerInfo {
+                id: 3,
+                ..WorkerInfo::default()
+            }];
+            questions.add_relays(&mut worker);
+            worker[0].via.clone()
+        };
+        let connect = |link, relay: Option<&str>| {
+            questions.connect(WORKER, LinkId(link), relay.map(Into::into));
+        };
+        assert_eq!(via(), None);
+        connect(1, Some("a:1"));
+        connect(2, Some("b:1"));
+        questions.disconnect(WORKER, LinkId(1));
+        assert_eq!(via().as_deref(), Some("b:1"), "the first was missed late");
+        connect(3, None);
+        assert_eq!(via(), None);
+        connect(4, Some("c:1"));
+        questions.disconnect(WORKER, LinkId(2));
+        assert_eq!(via().as_deref(), Some("c:1"));
+        questions.disconnect(WORKER, LinkId(4));
+        assert_eq!(via(), None);
     }
 }

@@ -10,29 +10,23 @@ use hq_protocol::access::{
     ACCESS_FILE_NAME, Access, AccessError, AccessFile, OwnerSocket, ServerDir, ServerUid,
 };
 use hq_protocol::{Connection, Plane, SecretKey, ServerKey, client};
-use hq_store::{Lock, Progress, StoreClient};
+use hq_store::{Lock, Progress};
 use rustix::process::{Resource, Rlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::alloc::{AllocHandle, BatchRequests};
-use crate::answering::Answering;
+use crate::alloc::{AllocHandle, BatchCommands, BatchRequests};
 use crate::client_link::ClientPlane;
 use crate::clock::Clock;
 use crate::config::{Journal, RunError, ServerConfig, StartError, Stop};
-use crate::core_handle::CoreHandle;
 use crate::core_thread;
-use crate::curves::Curves;
-use crate::http::{self, HttpParts, HttpServer, Tokens};
+use crate::http::{self, HttpParts, HttpServer, ReadJob, Tokens};
 use crate::last_server::{self, Continued, StartLock};
+use crate::parts::Parts;
 use crate::peer_stream::PeerStream;
-use crate::problems::Problems;
-use crate::questions::Questions;
-use crate::relay_link::Routes;
 use crate::state_file::RestoredServer;
 use crate::stats::Stats;
-use crate::values::Values;
-use crate::worker_link::WorkerPlane;
+use crate::worker_link::Route;
 use crate::{alloc, client_link, listener, notify, peer_stream, probe, state_file, worker_link};
 
 /// How long a shutdown waits for workers. They give their tasks a second to end, and kill the rest
@@ -59,7 +53,6 @@ pub struct Server {
     http: Option<HttpServer>,
     asks: http::HttpControlRx,
     clients: ClientPlane,
-    workers: WorkerPlane,
     http_parts: HttpParts,
     stops: mpsc::Receiver<Stop>,
     owed: notify::PendingNotifications,
@@ -71,7 +64,7 @@ pub struct Server {
     progress: Option<watch::Receiver<Progress>>,
     failed: Arc<Notify>,
     /// The lock of a server without a store. Other servers have the lock of their store.
-    lock: Option<Lock>,
+    _lock: Option<Lock>,
 }
 
 impl std::fmt::Debug for Server {
@@ -123,8 +116,9 @@ impl Server {
         let (info, failed) = (server_info(&config, &access), Arc::new(Notify::new()));
         let client = opened.store.as_ref().map(|(store, _)| store.client());
         let progress = opened.store.as_ref().map(|(_, progress)| progress.clone());
-        let ((batch, requests), (door, asks), (stop, stops)) =
-            (alloc::requests(), http::door(), mpsc::channel(1));
+        let commands = Arc::new(BatchCommands::new(&instance));
+        let (batch, requests) = alloc::requests(&opened.state, Arc::clone(&commands));
+        let ((door, asks), (stop, stops)) = (http::door(), mpsc::channel(1));
         let ((outbox, owed), stats) = (notify::outbox(worker_notices(&config)), Stats::new());
         let (core, thread) = core_thread::start(
             opened.state,
@@ -137,11 +131,10 @@ impl Server {
         if let Some(fresh) = fresh {
             fresh.keep();
         }
-        let alloc = AllocHandle::new(core.clone(), &instance);
-        let tokens = Arc::new(Tokens::new(core.clone(), opened.tokens));
-        let mut http_parts = http_parts(core, info, client, alloc.clone(), (tokens, stats));
-        http_parts.read_job = config.read_job;
-        let (clients, workers) = planes(&http_parts, config.idle_timeout, door, stop);
+        let alloc = AllocHandle::new(core.clone(), commands);
+        let of_parts = (client, Some(alloc.clone()));
+        let parts = Parts::new(core, info, of_parts, (config.idle_timeout, stats));
+        let (clients, http_parts) = planes(parts, opened.tokens, config.read_job, (door, stop));
         Ok(Self {
             dir,
             instance,
@@ -151,7 +144,6 @@ impl Server {
             http,
             asks,
             clients,
-            workers,
             http_parts,
             stops,
             owed,
@@ -160,14 +152,14 @@ impl Server {
             thread,
             progress,
             failed,
-            lock: opened.lock,
+            _lock: opened.lock,
         })
     }
 
     /// Returns the server's description of itself.
     #[must_use]
     pub fn info(&self) -> &client::ServerInfo {
-        &self.clients.info
+        &self.clients.parts.info
     }
 
     /// Returns the absolute path of the server directory.
@@ -182,68 +174,45 @@ impl Server {
     /// # Errors
     ///
     /// Returns an error if the link cannot be removed or the state can no longer be written.
-    pub async fn run(self, shutdown: impl Future<Output = Stop>) -> Result<(), RunError> {
-        let Self {
-            dir,
-            instance,
-            access,
-            client_listener,
-            worker_listener,
-            http,
-            asks,
-            clients,
-            workers,
-            http_parts,
-            mut stops,
-            owed,
-            alloc,
-            requests,
-            thread,
-            progress,
-            failed,
-            lock: _lock,
-        } = self;
+    pub async fn run(mut self, shutdown: impl Future<Output = Stop>) -> Result<(), RunError> {
+        let (instance, parts) = (self.instance, Arc::clone(&self.clients.parts));
         let key_of = |access: Option<Access>| access.and_then(|access| access.key);
-        let keys = (key_of(access.client), key_of(access.worker));
-        let (core, answering) = (clients.core.clone(), clients.answering.clone());
-        let (uid, store) = (clients.info.server_uid.clone(), clients.store.clone());
-        let stats = &http_parts.stats;
-        let clients = accept_clients((client_listener, keys.0), &instance, stats, clients);
-        let workers = accept_workers((worker_listener, keys.1), stats, workers);
+        let clients = (self.client_listener, key_of(self.access.client));
+        let workers = (self.worker_listener, key_of(self.access.worker));
         // The planes run in separate tokio tasks, so that neither waits for the other.
         let mut planes = tokio::task::JoinSet::new();
-        planes.spawn(clients);
-        planes.spawn(workers);
-        let questions = Arc::clone(&http_parts.questions);
-        planes.spawn(notify::run(core.clone(), questions, owed, uid));
-        planes.spawn(alloc.clone().run(requests));
-        planes.spawn(http::keep(http, instance.clone(), asks, http_parts));
+        planes.spawn(accept_clients(clients, &instance, self.clients));
+        planes.spawn(accept_workers(workers, &parts));
+        planes.spawn(notify::run(Arc::clone(&parts), self.owed));
+        planes.spawn(alloc::run(parts.core.clone(), self.requests));
+        let http = http::keep(self.http, instance.clone(), self.asks, self.http_parts);
+        planes.spawn(http);
         let how = tokio::select! {
-            Some(how) = stops.recv() => Some(how),
+            Some(how) = self.stops.recv() => Some(how),
             // Workers and allocations are kept, so that a restarted server finds them again.
-            () = failed.notified() => None,
+            () = self.failed.notified() => None,
             how = shutdown => Some(how),
         };
         tracing::debug!(?how, "the server ends");
-        let mut withdrawing = tokio::task::spawn_blocking(move || dir.withdraw(&instance));
+        let mut withdrawing = tokio::task::spawn_blocking(move || self.dir.withdraw(&instance));
         // The link is removed immediately if the disk answers, because clients must not find a
         // stopping server.
         let mut withdrawn = in_time(&mut withdrawing).await;
         if let Some(how) = how {
             let keep = how == Stop::KeepWorkers;
-            let allocations = alloc.shutdown(keep);
+            let allocations = self.alloc.shutdown(keep);
             // This fails only if the core has ended.
-            let (_, ()) = tokio::join!(core.end(keep, LEAVE_TIMEOUT), allocations);
-            if let Some(store) = store.filter(|_| !keep) {
+            let (_, ()) = tokio::join!(parts.core.end(keep, LEAVE_TIMEOUT), allocations);
+            if let Some(store) = parts.store.as_ref().filter(|_| !keep) {
                 store.note_stopped();
             }
             // This does not wait longer for a client that does not read.
-            let _ = tokio::time::timeout(ANSWER_TIMEOUT, answering.none()).await;
+            let _ = tokio::time::timeout(ANSWER_TIMEOUT, parts.answering.none()).await;
         }
         planes.shutdown().await;
         // The core's thread ends with its last handle.
-        drop((core, alloc));
-        let is_closed = close(thread, progress).await;
+        drop((parts, self.alloc));
+        let is_closed = close(self.thread, self.progress).await;
         if withdrawn.is_none() {
             withdrawn = in_time(&mut withdrawing).await;
         }
@@ -332,7 +301,6 @@ fn owner_socket(instance: &Path, port: &TcpListener) -> Option<UnixListener> {
 fn accept_clients(
     (listener, key): (TcpListener, Option<SecretKey>),
     instance: &Path,
-    stats: &Stats,
     clients: ClientPlane,
 ) -> impl Future<Output = ()> + use<> {
     let plane = Plane::Client;
@@ -344,16 +312,16 @@ fn accept_clients(
         // No relay forwards clients.
         relayed: None,
     };
+    let stats = clients.parts.stats.plane(plane).clone();
     let serve =
         move |connection, permit| client_link::serve(connection, clients.clone(), Some(permit));
-    listener::run(listening, stats.plane(plane).clone(), serve)
+    listener::run(listening, stats, serve)
 }
 
 /// Serves workers and relays until the future is dropped.
 fn accept_workers(
     (listener, key): (TcpListener, Option<SecretKey>),
-    stats: &Stats,
-    workers: WorkerPlane,
+    parts: &Arc<Parts>,
 ) -> impl Future<Output = ()> + use<> {
     let plane = Plane::Worker;
     let (relayed_tx, relayed) = peer_stream::relayed();
@@ -364,19 +332,19 @@ fn accept_workers(
         key,
         relayed: Some(relayed),
     };
+    let parts = Arc::clone(parts);
+    let stats = parts.stats.plane(plane).clone();
     let serve = move |connection: Connection<PeerStream>, permit| {
-        let via = connection.stream().relay().map(Box::from);
         // A peer behind a relay is a worker, never another relay.
         let ip = connection.stream().direct_ip();
-        let relayed = ip.map(|ip| (relayed_tx.clone(), ip));
-        let workers = WorkerPlane {
-            via,
-            relayed,
-            ..workers.clone()
+        let route = Route {
+            via: connection.stream().relay().map(Box::from),
+            relayed: ip.map(|ip| (relayed_tx.clone(), ip)),
         };
-        worker_link::serve(connection, workers, Some(permit))
+        let parts = Arc::clone(&parts);
+        async move { worker_link::serve(connection, route, &parts, Some(permit)).await }
     };
-    listener::run(listening, stats.plane(plane).clone(), serve)
+    listener::run(listening, stats, serve)
 }
 
 /// Waits until the core's thread has closed the journal, as long as it makes progress: a slow disk
@@ -407,70 +375,26 @@ async fn close(
     }
 }
 
-/// Returns the parts of the server that the HTTP listener needs.
-fn http_parts(
-    core: CoreHandle,
-    info: client::ServerInfo,
-    store: Option<StoreClient>,
-    alloc: AllocHandle,
-    (tokens, stats): (Arc<Tokens>, Stats),
-) -> HttpParts {
-    let questions = Arc::new(Questions::new(info.start_unix_ns.unsigned_abs()));
-    let (of_store, of_alloc) = (store.clone(), Some(alloc.clone()));
-    let problems = Problems::new(core.clone(), of_store, of_alloc, Arc::clone(&questions));
-    HttpParts {
-        core,
-        info: Arc::new(info),
-        store,
-        alloc: Some(alloc),
-        problems: Arc::new(problems),
-        questions,
-        answering: Answering::new(),
-        tokens,
-        read_job: None,
-        stats,
-    }
-}
-
-/// Returns the data that the connections of clients and of workers need.
+/// Returns the parts of the server that connections of clients and the HTTP listener need.
 fn planes(
-    parts: &HttpParts,
-    idle_timeout: Option<Duration>,
-    door: http::HttpControl,
-    stop: mpsc::Sender<Stop>,
-) -> (ClientPlane, WorkerPlane) {
-    let parts = parts.clone();
-    let values = Arc::new(Values::new(parts.store.clone()));
-    let curves = Curves::new(parts.store.clone());
-    let routes = Arc::new(Routes::default());
-    let workers = WorkerPlane {
-        core: parts.core.clone(),
-        info: Arc::clone(&parts.info),
-        idle_timeout,
-        values: Arc::clone(&values),
-        curves: curves.clone(),
-        questions: Arc::clone(&parts.questions),
-        routes: Arc::clone(&routes),
-        // Set for each connection.
-        via: None,
-        relayed: None,
-    };
+    parts: Parts,
+    tokens: Vec<(String, String)>,
+    read_job: Option<ReadJob>,
+    (door, stop): (http::HttpControl, mpsc::Sender<Stop>),
+) -> (ClientPlane, HttpParts) {
+    let tokens = Arc::new(Tokens::new(parts.core.clone(), tokens));
+    let parts = Arc::new(parts);
     let clients = ClientPlane {
-        core: parts.core,
-        info: parts.info,
-        values,
-        curves,
-        store: parts.store,
-        alloc: parts.alloc,
-        problems: parts.problems,
-        questions: parts.questions,
-        routes,
-        answering: parts.answering,
-        door: Some(door),
-        tokens: Some(parts.tokens),
+        parts: Arc::clone(&parts),
+        http: Some((door, Arc::clone(&tokens))),
         stop,
     };
-    (clients, workers)
+    let http_parts = HttpParts {
+        parts,
+        tokens,
+        read_job,
+    };
+    (clients, http_parts)
 }
 
 /// Restores the server's uid and then its state.

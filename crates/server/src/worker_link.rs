@@ -10,7 +10,6 @@ use hq_core::server_state::{LinkEnd, LinkId, Reattach, WorkerCommand};
 use hq_core::time::nanos;
 use hq_core::worker_config::WorkerConfig;
 use hq_protocol::admission::{Holder, Permit};
-use hq_protocol::client::ServerInfo;
 use hq_protocol::convert::{FromWorker, OutputRequest, take_curves};
 use hq_protocol::worker::{self, to_worker};
 use hq_protocol::{Connection, Incoming, MessageReader, MessageWriter, ReadError};
@@ -18,13 +17,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use crate::core_handle::{CoreHandle, WorkerRegistration};
-use crate::curves::Curves;
+use crate::core_handle::WorkerRegistration;
+use crate::parts::Parts;
 use crate::peer_stream::RelayedTx;
-use crate::questions::Questions;
-use crate::relay_link::{self, Routes};
+use crate::relay_link;
 use crate::request_shares::{LARGE_REGISTRATIONS, LARGE_REQUEST};
-use crate::values::Values;
 
 /// How long a connected peer may take to register before it is disconnected.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,21 +37,9 @@ const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(50);
 /// its messages.
 const ROWS_WAITING_MAX: u32 = 1 << 18;
 
-/// The data that the connections of workers need.
-#[derive(Clone)]
-pub(crate) struct WorkerPlane {
-    pub(crate) core: CoreHandle,
-    pub(crate) info: Arc<ServerInfo>,
-    /// The idle timeout of workers that did not set one.
-    pub(crate) idle_timeout: Option<Duration>,
-    /// The values of calls.
-    pub(crate) values: Arc<Values>,
-    /// The usage curves of tasks.
-    pub(crate) curves: Curves,
-    /// Sends requests for output to workers.
-    pub(crate) questions: Arc<Questions>,
-    /// The workers that are connected through relays.
-    pub(crate) routes: Arc<Routes>,
+/// How a peer is connected.
+#[derive(Default)]
+pub(crate) struct Route {
     /// The address of the relay that forwards this connection.
     pub(crate) via: Option<Box<str>>,
     /// Sends the channels of relays to the listener, with the address of this connection. `None` in
@@ -65,8 +50,12 @@ pub(crate) struct WorkerPlane {
 /// Serves a worker until it disconnects.
 ///
 /// `permit` belongs to the connection and is `None` in a server without ports.
-pub(crate) async fn serve<S>(connection: Connection<S>, plane: WorkerPlane, permit: Option<Permit>)
-where
+pub(crate) async fn serve<S>(
+    connection: Connection<S>,
+    route: Route,
+    parts: &Parts,
+    permit: Option<Permit>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let holder = connection.holder();
@@ -83,12 +72,12 @@ where
     }
     let registration = match first {
         Some(FromWorker::Register(config, reattach)) => {
-            match register(&plane, (config, reattach), &mut reader, &mut writer).await {
+            match register(parts, (config, reattach), &mut reader, &mut writer).await {
                 Some(registration) => registration,
                 None => return,
             }
         }
-        Some(FromWorker::Relay(request)) => match &plane.relayed {
+        Some(FromWorker::Relay(request)) => match &route.relayed {
             Some(relayed) => return relay_link::serve(request, relayed, reader, writer).await,
             None => {
                 return refuse(&mut writer, "a relay cannot connect through another relay").await;
@@ -101,11 +90,10 @@ where
     };
     let (worker, link, mut has_spoken) =
         (registration.id, registration.link, !registration.reattached);
-    let questions = plane.questions.connect(worker, link);
-    let _route = plane.routes.note((worker, link), plane.via.as_deref());
+    let questions = parts.questions.connect(worker, link, route.via);
     let mut sending = tokio::spawn(send_commands(registration, questions, writer));
     let how = receive(
-        &plane,
+        parts,
         (worker, link),
         &mut reader,
         &mut sending,
@@ -116,9 +104,9 @@ where
     // A worker that reconnected and has sent nothing since may have abandoned this connection and
     // be reconnecting through another one, for example because a slow disk delays its registration.
     let how = if has_spoken { how } else { LinkEnd::Broken };
-    plane.questions.disconnect(worker, link);
+    parts.questions.disconnect(worker, link);
     // This fails only if the core has ended.
-    let _ = plane.core.worker_gone(worker, link, how).await;
+    let _ = parts.core.worker_gone(worker, link, how).await;
 }
 
 /// Returns the peer's request. Returns `None` if the first message was unreadable, and then
@@ -170,7 +158,7 @@ where
 }
 
 async fn register<R, W>(
-    plane: &WorkerPlane,
+    parts: &Parts,
     (config, reattach): (Box<WorkerConfig>, Option<Box<Reattach>>),
     reader: &mut MessageReader<R>,
     writer: &mut MessageWriter<W>,
@@ -180,7 +168,7 @@ where
     W: AsyncWrite + Unpin,
 {
     let asked = tokio::select! {
-        asked = plane.core.register(config, reattach) => asked.ok()?,
+        asked = parts.core.register(config, reattach) => asked.ok()?,
         // A worker sends nothing before the reply, so it has disconnected.
         _ = reader.next::<worker::ToServer>() => return None,
     };
@@ -188,15 +176,15 @@ where
         Ok(registration) => registration,
         Err(left) => {
             if let Some(registration) = left {
-                leave(plane, &registration).await;
+                leave(parts, &registration).await;
             }
             return None;
         }
     };
     let registered = to_worker::Message::Registered(worker::Registered {
         worker_id: registration.id.as_u32(),
-        server_uid: plane.info.server_uid.clone(),
-        default_idle_timeout_ns: plane.idle_timeout.map(nanos),
+        server_uid: parts.info.server_uid.clone(),
+        default_idle_timeout_ns: parts.idle_timeout.map(nanos),
         reattached: registration.reattached,
         server_wait_ns: nanos(registration.server_wait),
     });
@@ -207,7 +195,7 @@ where
         .await
         .is_err()
     {
-        leave(plane, &registration).await;
+        leave(parts, &registration).await;
         return None;
     }
     Some(registration)
@@ -229,9 +217,9 @@ async fn wait_for_registration<R: AsyncRead + Unpin>(
 }
 
 /// Gives up the registration of a worker that has disconnected.
-async fn leave(plane: &WorkerPlane, registration: &WorkerRegistration) {
+async fn leave(parts: &Parts, registration: &WorkerRegistration) {
     // This fails only if the core has ended.
-    let _ = plane
+    let _ = parts
         .core
         .worker_gone(registration.id, registration.link, LinkEnd::Broken)
         .await;
@@ -254,7 +242,7 @@ pub(crate) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut MessageWriter<W>,
 /// Passes messages to the core until the connection ends or the core closes it. Sets `has_spoken`
 /// at the first message.
 async fn receive<R: AsyncRead + Unpin>(
-    plane: &WorkerPlane,
+    parts: &Parts,
     (worker, link): (WorkerId, LinkId),
     reader: &mut MessageReader<R>,
     sending: &mut tokio::task::JoinHandle<()>,
@@ -287,7 +275,7 @@ async fn receive<R: AsyncRead + Unpin>(
         if malformed > 0 {
             tracing::warn!(%worker, malformed, "a message about the usage of tasks is invalid");
         }
-        plane.curves.add(worker, curves);
+        parts.curves.add(worker, curves);
         match FromWorker::try_from(message) {
             Ok(FromWorker::Message(message)) => {
                 let count = u32::try_from(message.rows()).unwrap_or(u32::MAX);
@@ -295,15 +283,15 @@ async fn receive<R: AsyncRead + Unpin>(
                 let Ok(waiting) = Arc::clone(&rows).acquire_many_owned(permits).await else {
                     return LinkEnd::Broken;
                 };
-                let sent = plane.core.worker_message(worker, link, message, waiting);
+                let sent = parts.core.worker_message(worker, link, message, waiting);
                 if sent.await.is_err() {
                     return LinkEnd::Broken;
                 }
             }
-            Ok(FromWorker::Output(output)) => plane.questions.answer(worker, output),
+            Ok(FromWorker::Output(output)) => parts.questions.answer(worker, output),
             // The values are added before the report that their tasks have ended, so that both are
             // stored together.
-            Ok(FromWorker::Values(values)) => plane.values.add(worker, values),
+            Ok(FromWorker::Values(values)) => parts.values.add(worker, values),
             Ok(FromWorker::Register(..) | FromWorker::Relay(_)) => {
                 tracing::warn!(%worker, "second registration on one connection ignored");
             }

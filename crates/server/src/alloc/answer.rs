@@ -25,6 +25,15 @@ impl View<'_> {
         reply(alloc_reply::Reply::Queues(client::AllocQueues { queues }))
     }
 
+    /// Returns all queues with their allocations.
+    pub(super) fn queues_and_allocations(
+        &self,
+    ) -> Vec<(client::AllocQueue, Vec<client::AllocAllocation>)> {
+        let queues = self.state.queues().queues();
+        let row = |queue: &Queue| (self.queue(queue), self.of_queue(queue));
+        queues.map(row).collect()
+    }
+
     fn queue(&self, queue: &Queue) -> client::AllocQueue {
         let params = queue.params();
         let mut spec = client::AllocQueueSpec::from(&**params);
@@ -58,12 +67,16 @@ impl View<'_> {
         let Some(queue) = self.state.queues().queue(id) else {
             return Refusal::not_found(format!("Queue {id} not found")).into();
         };
-        let allocations = queue.allocations().filter_map(|a| self.allocation(a));
         reply(alloc_reply::Reply::Allocations(client::AllocAllocations {
-            allocations: allocations.collect(),
+            allocations: self.of_queue(queue),
             reason: self.reason(id),
             is_paused: queue.state() == QueueState::Paused,
         }))
+    }
+
+    fn of_queue(&self, queue: &Queue) -> Vec<client::AllocAllocation> {
+        let allocations = queue.allocations().filter_map(|a| self.allocation(a));
+        allocations.collect()
     }
 
     /// Returns an allocation for display, or `None` while it is unknown whether the allocation has

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use hq_core::autoalloc::{AutoallocState, Effect, Input};
 use hq_core::batch::QueueParams;
 use hq_core::id::AllocationKey;
@@ -16,34 +17,40 @@ use super::work::{self, BatchCommands, QueriedAllocation};
 use crate::clock::Clock;
 use crate::core_handle::{CoreHandle, Event};
 
-/// A command, with all data that it needs.
-enum Request {
-    Submit {
-        params: Arc<QueueParams>,
-        asked: QueriedAllocation,
-        workers: u32,
-        /// The nodes to avoid, separated by commas.
-        excluded: String,
-    },
-    Look(Arc<QueueParams>, QueriedAllocation),
-    Poll(Arc<QueueParams>, Vec<QueriedAllocation>),
-    Cancel(Arc<QueueParams>, QueriedAllocation),
-    /// The allocation of this directory has ended or was refused.
-    Retire(Box<[u8]>),
+/// Runs a command or removes directories, and returns the answers.
+type Work = BoxFuture<'static, Vec<Input>>;
+
+/// Sends work from the core's thread to the task that does it. Sending never blocks.
+pub(crate) struct BatchSender {
+    commands: Arc<BatchCommands>,
+    dirs: Dirs,
+    work: UnboundedSender<Work>,
 }
 
-/// Sends requests from the core's thread to the task that runs the commands. Sending never blocks.
-pub(crate) struct BatchSender(UnboundedSender<Request>);
-
 /// The receiving end of [`BatchSender`].
-pub(crate) struct BatchRequests(UnboundedReceiver<Request>);
+pub(crate) struct BatchRequests(UnboundedReceiver<Work>);
 
-/// Creates both ends.
-pub(crate) fn requests() -> (BatchSender, BatchRequests) {
+/// Creates both ends for a restored state.
+pub(crate) fn requests(
+    state: &ServerState,
+    commands: Arc<BatchCommands>,
+) -> (BatchSender, BatchRequests) {
     // The channel is unbounded, but an allocation has few requests in progress: the core repeats
     // an unanswered cancel after ten seconds or more.
-    let (tx, rx) = unbounded_channel();
-    (BatchSender(tx), BatchRequests(rx))
+    let (work, requests) = unbounded_channel();
+    let mut sender = BatchSender {
+        commands,
+        dirs: Dirs::default(),
+        work,
+    };
+    let all = state
+        .queues()
+        .queues()
+        .flat_map(|queue| queue.allocations());
+    for ended in all.filter(|allocation| !allocation.may_be_alive()) {
+        sender.send(state, Effect::Retire(ended.record().dir.clone()));
+    }
+    (sender, BatchRequests(requests))
 }
 
 /// Returns the parameters of an allocation's queue, and the allocation in the form that commands of
@@ -64,101 +71,74 @@ pub(super) fn asked(
 
 impl BatchSender {
     /// Requests the command that an effect describes.
-    pub(crate) fn send(&self, state: &ServerState, effect: Effect) {
-        if let Some(request) = request(state, effect) {
+    pub(crate) fn send(&mut self, state: &ServerState, effect: Effect) {
+        if let Some(work) = self.work(state, effect) {
             // This fails only while the server shuts down.
-            let _ = self.0.send(request);
+            let _ = self.work.send(work);
         }
     }
-}
 
-/// Returns `None` for an allocation that no queue knows, and for effects of the core itself.
-fn request(state: &ServerState, effect: Effect) -> Option<Request> {
-    let queues = state.queues();
-    Some(match effect {
-        Effect::Submit { key, workers } => {
-            let (params, asked) = asked(queues, key, "")?;
-            let excluded = state.nodes_to_avoid(Clock::new().now().wall).join(",");
-            Request::Submit {
-                params,
-                asked,
-                workers,
-                excluded,
+    /// Returns `None` for an allocation that no queue knows, and for effects of the core itself.
+    fn work(&mut self, state: &ServerState, effect: Effect) -> Option<Work> {
+        let queues = state.queues();
+        Some(match effect {
+            Effect::Submit { key, workers } => {
+                let (params, asked) = asked(queues, key, "")?;
+                let excluded = state.nodes_to_avoid(Clock::new().now().wall).join(",");
+                let commands = Arc::clone(&self.commands);
+                Box::pin(async move {
+                    let place = (&*asked.dir, &*excluded);
+                    let outcome = commands.submit(&params, key, workers, place).await;
+                    vec![Input::Submitted(key, outcome)]
+                })
             }
-        }
-        Effect::Look(key) => {
-            let (params, asked) = asked(queues, key, "")?;
-            Request::Look(params, asked)
-        }
-        Effect::Poll { jobs, .. } => {
-            let all = jobs
-                .iter()
-                .filter_map(|(key, job)| asked(queues, *key, job));
-            let (mut params, all): (Vec<_>, Vec<_>) = all.unzip();
-            Request::Poll(params.pop()?, all)
-        }
-        Effect::Cancel { key, job } => {
-            let (params, asked) = asked(queues, key, &job)?;
-            Request::Cancel(params, asked)
-        }
-        Effect::Retire(dir) => Request::Retire(dir),
-        Effect::AskDemand(_) | Effect::Event(_) | Effect::Changed(_) => return None,
-    })
+            Effect::Look(key) => {
+                let (params, asked) = asked(queues, key, "")?;
+                Box::pin(async move { vec![Input::Looked(key, work::look(&params, &asked).await)] })
+            }
+            Effect::Poll { jobs, .. } => {
+                let all = jobs
+                    .iter()
+                    .filter_map(|(key, job)| asked(queues, *key, job));
+                let (mut params, all): (Vec<_>, Vec<_>) = all.unzip();
+                let params = params.pop()?;
+                Box::pin(async move { work::poll(&params, all).await })
+            }
+            Effect::Cancel { key, job } => {
+                let (params, asked) = asked(queues, key, &job)?;
+                Box::pin(
+                    async move { vec![Input::Canceled(key, work::cancel(&params, &asked).await)] },
+                )
+            }
+            Effect::Retire(dir) => {
+                let surplus = self.dirs.retire(dir);
+                Box::pin(async move {
+                    dirs::remove(surplus).await;
+                    Vec::new()
+                })
+            }
+            Effect::AskDemand(_) | Effect::Event(_) | Effect::Changed(_) => return None,
+        })
+    }
 }
 
-/// Runs commands until the future is dropped. `ended` contains the directories of the allocations
-/// that have ended before.
-pub(crate) async fn run(
-    core: CoreHandle,
-    commands: Arc<BatchCommands>,
-    mut requests: BatchRequests,
-    ended: Vec<Box<[u8]>>,
-) {
-    let (mut running, mut dirs) = (JoinSet::new(), Dirs::default());
-    for dir in ended {
-        running.spawn(dirs::remove(dirs.retire(dir)));
-    }
+/// Does the requested work until the future is dropped.
+pub(crate) async fn run(core: CoreHandle, mut requests: BatchRequests) {
+    let mut running = JoinSet::new();
     loop {
         tokio::select! {
-            request = requests.0.recv() => match request {
-                None => return,
-                Some(Request::Retire(dir)) => drop(running.spawn(dirs::remove(dirs.retire(dir)))),
-                Some(request) => {
-                    let (core, commands) = (core.clone(), Arc::clone(&commands));
-                    running.spawn(async move {
-                        let answers = answer(&commands, request).await;
+            work = requests.0.recv() => {
+                let Some(work) = work else { return };
+                let core = core.clone();
+                running.spawn(async move {
+                    let answers = work.await;
+                    if !answers.is_empty() {
                         // Fails only if the core has ended.
                         let _ = core.send(Event::Allocation(answers)).await;
-                    });
-                }
-            },
+                    }
+                });
+            }
             Some(_) = running.join_next() => {}
         }
-    }
-}
-
-async fn answer(commands: &BatchCommands, request: Request) -> Vec<Input> {
-    match request {
-        Request::Submit {
-            params,
-            asked,
-            workers,
-            excluded,
-        } => {
-            let place = (&*asked.dir, &*excluded);
-            let outcome = commands.submit(&params, asked.key, workers, place).await;
-            vec![Input::Submitted(asked.key, outcome)]
-        }
-        Request::Look(params, asked) => {
-            vec![Input::Looked(asked.key, work::look(&params, &asked).await)]
-        }
-        Request::Poll(params, all) => work::poll(&params, all).await,
-        Request::Cancel(params, asked) => {
-            vec![Input::Canceled(
-                asked.key,
-                work::cancel(&params, &asked).await,
-            )]
-        }
-        Request::Retire(_) => Vec::new(),
     }
 }

@@ -111,13 +111,13 @@ pub(super) struct FailedTrial {
 
 /// Runs the commands of batch systems for one server.
 #[derive(Debug)]
-pub(super) struct BatchCommands {
+pub(crate) struct BatchCommands {
     program: Program,
     server_dir: PathBuf,
 }
 
 impl BatchCommands {
-    pub(super) fn new(instance: &Path) -> Self {
+    pub(crate) fn new(instance: &Path) -> Self {
         let hq = std::env::current_exe()
             .and_then(|path| std::fs::canonicalize(&path).or(Ok(path)))
             .map_or_else(

@@ -76,7 +76,7 @@ pub(crate) async fn keep(
 }
 
 fn begin(server: HttpServer, parts: &HttpParts, serving: &mut JoinSet<()>) -> client::HttpOpened {
-    server.announce(&parts.info.client_host);
+    server.announce(&parts.parts.info.client_host);
     let opened = client::HttpOpened {
         address: server.address.to_string(),
         token: server.token.as_str().to_owned(),

@@ -1,17 +1,12 @@
 //! Figures that are not part of the state: allocations, the store's file, and this process.
 
-use hq_core::id::QueueId;
-use hq_protocol::client::{alloc_allocation::State, alloc_reply, reply::Reply};
-use hq_protocol::convert::AllocRequest;
+use hq_protocol::client::alloc_allocation::State;
 
-use super::HttpParts;
 use crate::metrics::ProcessFigures;
-
-/// The maximum number of queues whose allocations are counted. Users have only a few.
-const QUEUES_MAX: usize = 64;
+use crate::parts::Parts;
 
 /// Collects the figures. None of them waits for a batch system.
-pub(super) async fn around(parts: &HttpParts) -> ProcessFigures {
+pub(super) async fn around(parts: &Parts) -> ProcessFigures {
     let mut around = ProcessFigures {
         events_waiting: parts.core.waiting(),
         resident_bytes: resident_bytes().unwrap_or(0),
@@ -32,25 +27,13 @@ pub(super) async fn around(parts: &HttpParts) -> ProcessFigures {
     around
 }
 
-async fn add_allocations(parts: &HttpParts, around: &mut ProcessFigures) {
+async fn add_allocations(parts: &Parts, around: &mut ProcessFigures) {
     let Some(alloc) = &parts.alloc else { return };
-    let Some(alloc_reply::Reply::Queues(queues)) =
-        inner(alloc.ask(Box::new(AllocRequest::List)).await)
-    else {
-        return;
-    };
-    for queue in &queues.queues {
+    // Fails only if the core has ended.
+    for (queue, allocations) in alloc.list().await.unwrap_or_default() {
         let state = if queue.is_paused { "paused" } else { "active" };
         *around.queues.entry(state).or_default() += 1;
-    }
-    for queue in queues.queues.iter().take(QUEUES_MAX) {
-        let request = AllocRequest::Info(QueueId(queue.id));
-        let Some(alloc_reply::Reply::Allocations(found)) =
-            inner(alloc.ask(Box::new(request)).await)
-        else {
-            continue;
-        };
-        for allocation in &found.allocations {
+        for allocation in &allocations {
             let state = match allocation.state() {
                 State::Queued => "queued",
                 State::Running => "running",
@@ -60,13 +43,6 @@ async fn add_allocations(parts: &HttpParts, around: &mut ProcessFigures) {
             *around.allocations.entry(state).or_default() += 1;
         }
     }
-}
-
-fn inner(reply: Reply) -> Option<alloc_reply::Reply> {
-    let Reply::Alloc(reply) = reply else {
-        return None;
-    };
-    reply.reply
 }
 
 /// Returns the resident memory of this process, from /proc.

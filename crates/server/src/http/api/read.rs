@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use hq_core::id::{JobId, QueueId, TaskId, TaskKey, WorkerId};
+use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
 use hq_core::selector::Selector;
 use hq_core::task::TaskState;
-use hq_protocol::client::{self, TaskInfo, TaskPageReply, alloc_reply, reply::Reply};
+use hq_protocol::client::{self, TaskInfo, TaskPageReply, reply::Reply};
 use hq_protocol::common::TaskTemplate;
-use hq_protocol::convert::{
-    AllocRequest, JobRef, OutputQuery, Query, ReadFrom, Role, TaskPageQuery,
-};
+use hq_protocol::convert::{JobRef, OutputQuery, Query, ReadFrom, Role, TaskPageQuery};
 use hq_store::reader::{self, run, timeline};
 
 use super::answers::{
@@ -314,35 +312,9 @@ pub(in crate::http) async fn workers(State(app): State<Arc<App>>) -> Answer<Work
 }
 
 pub(in crate::http) async fn queues(State(app): State<Arc<App>>) -> Answer<QueueList> {
-    let found = match alloc(&app, AllocRequest::List).await? {
-        Some(alloc_reply::Reply::Queues(found)) => found.queues,
-        Some(_) | None => Vec::new(),
-    };
-    let mut queues = Vec::new();
-    for queue in &found {
-        let allocations = match alloc(&app, AllocRequest::Info(QueueId(queue.id))).await? {
-            Some(alloc_reply::Reply::Allocations(found)) => found.allocations,
-            Some(_) | None => Vec::new(),
-        };
-        queues.push(Queue {
-            allocations: Shown::shown(&allocations),
-            ..Queue::shown(queue)
-        });
-    }
-    Ok(Json(QueueList { queues }))
-}
-
-/// Sends a request to automatic allocation. Returns `None` if the server has no automatic
-/// allocation.
-pub(super) async fn alloc(
-    app: &App,
-    request: AllocRequest,
-) -> Result<Option<alloc_reply::Reply>, ApiError> {
-    let Some(alloc) = &app.parts.alloc else {
-        return Ok(None);
-    };
-    let Reply::Alloc(answer) = accepted(alloc.ask(Box::new(request)).await)? else {
-        return Err(unexpected());
+    let found = match &app.parts.alloc {
+        Some(alloc) => alloc.list().await?,
+        None => Vec::new(),
     };
     let queues = found.iter().map(|(queue, allocations)| Queue {
         allocations: Shown::shown(allocations),

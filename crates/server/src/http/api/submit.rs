@@ -129,7 +129,7 @@ async fn take(
     }
     let format = JobFormat::of(request.headers())?;
     let name = key_name(request.headers())?;
-    let Some(read_job) = app.parts.read_job else {
+    let Some(read_job) = app.read_job else {
         return Err(ApiError::busy(
             "this server does not accept job descriptions",
         ));

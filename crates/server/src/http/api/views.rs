@@ -21,9 +21,8 @@ use super::json::FoundTask;
 use super::read::{accepted, task_page, unexpected};
 use super::{Answer, ApiError, KeptAnswer, Parameters, bounded, id, look_at_job, parameters, past};
 use crate::core_handle::View;
-use crate::curves::Curves;
-use crate::http::kept::REST_MAX;
 use crate::http::App;
+use crate::http::kept::REST_MAX;
 use crate::query::listed::RequestedResources;
 
 const BINS_MAX: u32 = 2_000;
@@ -53,8 +52,8 @@ pub(in crate::http) async fn task(
         with_curves: true,
         without_paths: false,
     };
-    let curves = Curves::new(app.parts.store.clone());
-    let page = curves.fill(task_page(&app, page).await?).await;
+    let page = task_page(&app, page).await?;
+    let page = app.parts.curves.fill(page).await;
     let missing = || ApiError::not_found(format!("there is no task {task} in job {job}"));
     let found = page.tasks.first().ok_or_else(missing)?;
     let words = move |_: &View<'_>, job: &Job| {
