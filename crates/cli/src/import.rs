@@ -20,20 +20,10 @@ mod units;
 mod used;
 mod variables;
 
+use crate::script_system::System;
+use crate::text::shell_text;
 use lines::{Line, Table};
 use script_options::{Choice, ScriptOptions};
-
-/// A batch system whose scripts can be read.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum System {
-    /// `#SBATCH` lines
-    #[default]
-    Slurm,
-    /// `#PBS` lines
-    Pbs,
-    /// `#BSUB` lines
-    Lsf,
-}
 
 impl System {
     const ALL: [Self; 3] = [Self::Slurm, Self::Pbs, Self::Lsf];
@@ -237,14 +227,6 @@ pub(crate) fn warning(source: &str, text: &str, is_read: bool) -> Option<String>
         "; `hq import {source}` translates everything and lists the differences"
     ));
     Some(said)
-}
-
-/// Returns words as they are typed in a shell.
-pub(crate) fn shell_text(words: &[String]) -> String {
-    let quoted = words.iter().map(|word| {
-        shlex::try_quote(word).map_or_else(|_| word.clone(), std::borrow::Cow::into_owned)
-    });
-    quoted.collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the ids of an array, or `None` if they cannot be parsed.

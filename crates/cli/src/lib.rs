@@ -25,6 +25,7 @@ mod pages;
 mod parse;
 mod report;
 mod runtime;
+mod script_system;
 mod signals;
 mod source;
 mod submit;

@@ -1,4 +1,4 @@
-//! Prepares text for a terminal.
+//! Prepares text for a terminal or a shell.
 
 /// Returns whether a character moves the cursor, changes the direction of text, or has no width.
 /// With such characters, texts from tasks, workers and users could display something other than
@@ -10,6 +10,19 @@ pub(crate) fn is_hidden(c: char) -> bool {
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{feff}'
         )
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Returns a path or an argument as human-readable text.
+pub(crate) fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Returns words as they are typed in a shell.
+pub(crate) fn shell_text(words: &[String]) -> String {
+    let quoted = words.iter().map(|word| {
+        shlex::try_quote(word).map_or_else(|_| word.clone(), std::borrow::Cow::into_owned)
+    });
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 /// Replaces characters that could move the cursor.

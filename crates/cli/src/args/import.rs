@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::import::System;
 use crate::parse::value::path_parser;
+use crate::script_system::System;
 
 /// Options of `import`.
 #[derive(Args, Debug)]

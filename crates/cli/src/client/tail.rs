@@ -11,7 +11,7 @@ use hq_stream::{Channel, Key, OutputReader, Source};
 
 use super::Client;
 use crate::error::CliResult;
-use crate::output::format::lossy;
+use crate::text::lossy;
 
 /// The maximum number of bytes to read at once on this machine if the worker has ended.
 pub(crate) const LOCAL_LIMIT: u64 = 256 * 1024;

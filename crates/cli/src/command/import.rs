@@ -10,9 +10,10 @@ use crate::args::global::OutputMode;
 use crate::args::import::ImportArgs;
 use crate::args::{Cli, Command};
 use crate::error::{CliError, CliResult};
-use crate::import::{Conversion, Source, convert, converted, shell_text, submit_words};
+use crate::import::{Conversion, Source, convert, converted, submit_words};
 use crate::output::console::error_line;
 use crate::submit::{read_all, read_stdin, unreadable};
+use crate::text::shell_text;
 
 /// The maximum size of a script in bytes.
 const SCRIPT_MAX: usize = 4 << 20;

@@ -2,9 +2,8 @@
 
 use super::lines::Effect::{Call, Nothing, On, Path, Priority, Text, Unknown};
 use super::lines::{Pair, Table};
-use super::script::JOB;
 use super::script_options::{GpuUnit, Memory, ScriptOptions};
-use super::units::{Plain, memory_kib, seconds};
+use super::units::{JOB, Plain, memory_kib, seconds};
 
 pub(super) const TABLE: Table = Table {
     flags: &[

@@ -2,12 +2,6 @@
 
 use super::{Conversion, Source, lines};
 
-/// A placeholder for the job number in paths, until it is known whether the job is an array.
-pub(super) const JOB: &str = "%{job}";
-
-/// A placeholder for the name of the job.
-pub(super) const NAME: &str = "%{name}";
-
 /// Shells with the variable syntax of `sh`.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ksh", "zsh", "ash"];
 

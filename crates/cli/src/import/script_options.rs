@@ -2,8 +2,7 @@
 //! options of hq.
 
 use super::System;
-use super::script::{JOB, NAME};
-use super::units::{clock, memory_text};
+use super::units::{JOB, NAME, clock, memory_text};
 use super::used::Uses;
 use crate::parse::after::parse_after;
 use crate::parse::retry::parse_signal;
@@ -364,7 +363,7 @@ impl ScriptOptions {
         if !events.is_empty() {
             let user = std::env::var("USER").unwrap_or_else(|_| "$USER".to_owned());
             let address = self.mail.address.clone().unwrap_or(user);
-            let address = super::shell_text(&[address]);
+            let address = crate::text::shell_text(&[address]);
             let target = format!("cmd:mail -s hq {address}");
             choices.add_outer(&["--notify", &target]);
             choices.add_outer(&["--notify-on", &events.join(",")]);

@@ -119,8 +119,8 @@ fn path(options: &mut ScriptOptions, pattern: &str) -> String {
             Some('%') => path.push('%'),
             Some('A') => path.push_str("%{JOB_ID}"),
             Some('a') => path.push_str("%{TASK_ID}"),
-            Some('j' | 'J') => path.push_str(super::script::JOB),
-            Some('x') => path.push_str(super::script::NAME),
+            Some('j' | 'J') => path.push_str(super::units::JOB),
+            Some('x') => path.push_str(super::units::NAME),
             Some('u') => path.push_str(&std::env::var("USER").unwrap_or_default()),
             Some('N') => {
                 options.note(format!(

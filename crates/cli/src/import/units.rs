@@ -2,6 +2,12 @@
 
 use crate::parse::size::unit_bits;
 
+/// A placeholder for the job number in paths, until it is known whether the job is an array.
+pub(super) const JOB: &str = "%{job}";
+
+/// A placeholder for the name of the job.
+pub(super) const NAME: &str = "%{name}";
+
 /// Parses memory into KiB. A number without a unit is in units of `plain`.
 pub(super) fn memory_kib(text: &str, plain: Plain) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -85,7 +85,7 @@ impl Lines<'_> {
 }
 
 fn quoted(text: &str) -> String {
-    super::shell_text(&[text.to_owned()])
+    crate::text::shell_text(&[text.to_owned()])
 }
 
 /// Returns a unique number per job. Elements of an array have their own numbers.

@@ -247,11 +247,6 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Returns a path or an argument as human-readable text.
-pub(crate) fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,14 +8,13 @@ use hq_protocol::client::TaskState::{Aborted, Canceled, Failed, Finished, Runnin
 use hq_protocol::{client, common};
 use serde_json::{Map, Value, json};
 
-use super::format::{
-    elapsed, id_array, lossy, rfc3339, seconds, short_name, short_words, utc_seconds,
-};
+use super::format::{elapsed, id_array, rfc3339, seconds, short_name, short_words, utc_seconds};
 use super::grid::{Grid, Look, Text, job_state, task_color};
 use super::json::{JsonStream, stdio_value, write_value};
 use super::task::{add_params, task_value};
 use super::view::{self, CrashLimitView, hostnames};
 use super::{Out, Output, Paged, View, pace, template};
+use crate::text::lossy;
 
 /// The maximum length of ids in `job info`, which is a few lines of a terminal.
 const IDS_LEN_MAX: usize = 240;

@@ -10,9 +10,9 @@ use super::json::write_value;
 use super::task::add_params;
 use super::view::params_text;
 use super::{Out, View, template};
-use crate::import::shell_text;
 use crate::submit::plan::{Plan, PlannedTask, PlannedWorker};
 use crate::submit::skip::SkipPlan;
+use crate::text::shell_text;
 
 /// The maximum number of workers that are named.
 const NAMED_MAX: usize = 8;

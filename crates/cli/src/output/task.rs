@@ -8,13 +8,14 @@ use hq_protocol::{client, common};
 use serde_json::{Value, json};
 
 use super::format::{
-    cut, elapsed, id_array, ids, local_seconds, lossy, mebibytes, memory, peak_memory, rfc3339,
+    cut, elapsed, id_array, ids, local_seconds, mebibytes, memory, peak_memory, rfc3339,
     short_words,
 };
 use super::grid::{Grid, Look, Text, task_color, task_state};
 use super::json::{JsonStream, stdio_value};
 use super::view::{self, hostnames, params_text, template_of};
 use super::{Out, Output, Paged, View, curve, template};
+use crate::text::lossy;
 
 /// The number of characters of an error in `task list`.
 const LIST_ERROR_MAX: usize = 16;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use hq_protocol::common;
 
-use super::format::{amount, lossy, words, wrap};
+use super::format::{amount, words, wrap};
 use super::view::{self, CrashLimitView};
+use crate::text::lossy;
 
 /// The maximum line width of an argument. A longer argument continues on the next line.
 const ARGUMENT_WIDTH: usize = 80;

@@ -3,7 +3,7 @@
 use hq_core::job::{JobState, TaskTotals};
 use hq_protocol::{client, common};
 
-use super::format::lossy;
+use crate::text::lossy;
 
 /// Returns the word for a job's state.
 pub(crate) fn job_state_name(state: JobState) -> String {

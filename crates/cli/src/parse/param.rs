@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use crate::output::format::lossy;
+use crate::text::lossy;
 use hq_core::params::{DIGITS_MAX, Decimals};
 
 /// A `--param` option.

@@ -19,11 +19,11 @@ use crate::args;
 use crate::args::submit::{DirectivesMode, TaskOptions};
 use crate::error::{CliError, CliResult};
 use crate::import;
-use crate::output::format::lossy;
 use crate::parse::learn::TimeRequest;
 use crate::parse::param::ParamArg;
 use crate::parse::request::ResourceArg;
 use crate::parse::value::EnvPair;
+use crate::text::lossy;
 
 /// The number of bytes at the beginning of a script that are searched.
 const HEAD_LEN: usize = 32 * 1024;

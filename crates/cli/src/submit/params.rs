@@ -197,9 +197,9 @@ fn misspelled<'a>(text: &OsStr, params: &'a Params) -> Vec<(String, &'a str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::format::lossy;
     use crate::parse::array::parse_id_array;
     use crate::parse::param::parse_param;
+    use crate::text::lossy;
 
     fn params(texts: &[&str]) -> Arc<Params> {
         let args = texts.iter().map(|text| parse_param(OsStr::new(text)));

@@ -1,7 +1,7 @@
 //! Placeholders `%{NAME}` in paths. A `%` without `{` and a `%{` without `}` are literal.
 
 use crate::error::{CliError, CliResult};
-use crate::output::format::lossy;
+use crate::text::lossy;
 
 /// A part of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

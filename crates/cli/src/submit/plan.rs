@@ -15,7 +15,7 @@ use super::build::PathResolver;
 use super::placeholder;
 use super::skip::SkipPlan;
 use super::{PreparedSubmit, SubmitContext};
-use crate::output::format::lossy;
+use crate::text::lossy;
 
 /// A submit as its user would describe it.
 #[derive(Debug)]

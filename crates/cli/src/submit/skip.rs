@@ -28,7 +28,7 @@ use hq_core::words::part;
 
 use super::files::{fleeting, paths_of};
 use crate::error::{Caused as _, CliError, CliResult};
-use crate::output::format::lossy;
+use crate::text::lossy;
 
 /// The number of threads that examine files. A single file server hardly benefits from more.
 const THREADS: usize = 16;

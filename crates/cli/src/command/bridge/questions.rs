@@ -20,10 +20,10 @@ use crate::client::{Client, JobClose};
 use crate::command::all_tasks;
 use crate::command::submit::current_dir;
 use crate::error::{Caused as _, CliError, CliResult};
-use crate::output::format::lossy;
 use crate::parse::selector::Selector;
 use crate::source::{is_connected, resources};
 use crate::submit::bare_submit;
+use crate::text::lossy;
 
 /// The interval of progress reports while the counts of jobs change.
 const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::output::format::lossy;
+use crate::text::lossy;
 use rustix::process::{Pid, Signal};
 
 /// The maximum size of the output that is read, in bytes.

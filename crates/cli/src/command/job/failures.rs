@@ -22,9 +22,10 @@ use crate::command::{Context, all_tasks};
 use crate::error::{Caused as _, CliResult};
 use crate::failures::{Failed, FailureGroup, Group, error_words, failure_groups, group, to_read};
 use crate::output::console::Console;
-use crate::output::format::{joined_ids, lossy};
+use crate::output::format::joined_ids;
 use crate::output::json::write_value;
 use crate::output::view::{hostnames, totals};
+use crate::text::lossy;
 use crate::text::{clean, fit};
 
 /// The maximum number of connections for reading outputs, and the number of outputs that justifies

@@ -13,9 +13,10 @@ use hq_protocol::{client, common};
 use crate::client::Client;
 use crate::command::all_tasks;
 use crate::error::CliResult;
-use crate::output::format::{elapsed, lossy};
+use crate::output::format::elapsed;
 use crate::output::suggest::{CutOff, MORE, Step, Suggestion};
 use crate::output::view::template_of;
+use crate::text::lossy;
 
 /// If there are more commands than this, those with the same request are grouped.
 const COMMANDS_MAX: usize = 16;

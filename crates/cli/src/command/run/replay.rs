@@ -23,8 +23,9 @@ use super::disk_space::DiskSpace;
 use super::screen::Screen;
 use crate::error::{Caused as _, CliError, CliResult};
 use crate::failures::error_words;
-use crate::output::format::{cut, lossy};
+use crate::output::format::cut;
 use crate::text::last_lines;
+use crate::text::lossy;
 
 /// The maximum number of different failures in the summary. Further failed tasks are only counted.
 const GROUPS_MAX: usize = 100;

@@ -16,7 +16,7 @@ use crate::client::{self, Client, access_error};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
 use crate::output::ServerView;
-use crate::output::format::lossy;
+use crate::text::lossy;
 use crate::version::VERSION;
 
 /// The name of the log file in the server directory.

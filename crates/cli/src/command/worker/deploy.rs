@@ -14,9 +14,9 @@ use super::start::own_path;
 use crate::args::worker::{DeploySshArgs, StartArgs};
 use crate::command::Context;
 use crate::error::{CliError, CliResult};
-use crate::output::format::lossy;
 use crate::submit::read_text;
 use crate::text::last_lines;
+use crate::text::lossy;
 
 /// The pause between two checks of the ssh processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::args::submit::SubmitArgs;
-use crate::output::format::lossy;
+use crate::text::lossy;
 use clap::Parser;
 
 #[derive(Parser)]

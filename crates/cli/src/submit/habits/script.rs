@@ -11,8 +11,8 @@ use hq_core::words::has_word;
 
 use super::reader::{self, Reader, name};
 use super::{Text, Typed, Verb};
-use crate::output::format::lossy;
 use crate::submit::content;
+use crate::text::lossy;
 use crate::text::{quoted, rows};
 
 /// The number of bytes of a script that are examined.

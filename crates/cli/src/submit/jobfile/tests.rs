@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::output::format::lossy;
+use crate::text::lossy;
 use hq_core::id::TaskId;
 use hq_core::resource::amount::Amount;
 use hq_core::retry::RetryCause;
