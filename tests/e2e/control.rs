@@ -97,7 +97,7 @@ fn signals_reach_running_tasks_and_the_others_are_named() {
     env.hq(&["task", "signal", &format!("{job}.3,1-2,4-9"), "-s", "usr1"])
         .says(&format!("Sent SIGUSR1 to tasks 2-3 of job {job}"))
         .says(&format!(
-            "Signaling task 1 of job {job} failed; not running anymore"
+            "Signaling task 1 of job {job} failed; no longer running"
         ))
         .says(&format!(
             "Signaling task 4 of job {job} failed; not running yet"
@@ -112,7 +112,7 @@ fn signals_reach_running_tasks_and_the_others_are_named() {
     env.wait_job(&job);
     env.hq(&["task", "info", &name]).says("SIGKILL").ok();
     env.hq(&["task", "signal", &name, "-s", "USR1"])
-        .says("not running anymore")
+        .says("no longer running")
         .exits_with(1);
     env.hq(&["task", "signal", &job, "-s", "USR1"])
         .says(&format!("`hq job task-ids {job} --filter running`"))

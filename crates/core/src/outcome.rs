@@ -327,7 +327,11 @@ impl std::str::FromStr for SignalName {
         let found = text.parse().ok().map(Self).or_else(named);
         found
             .filter(|Self(number)| SIGNALS.contains(number))
-            .ok_or_else(|| format!("expected a signal such as SIGTERM or 15, found `{text}`"))
+            .ok_or_else(|| {
+                format!(
+                    "expected a signal such as SIGTERM, or a number from 1 to 64, found `{text}`"
+                )
+            })
     }
 }
 

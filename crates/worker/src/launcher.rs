@@ -256,11 +256,9 @@ impl TaskLauncher {
         self.end(token, Termination::KILL);
     }
 
-    /// Sends a signal to the process group of the task, or of the interpreter that runs the call.
+    /// Sends a signal to the process group of the task.
     pub(crate) fn signal(&self, token: LaunchToken, signal: i32) {
-        if let Some(process) = self.calls.process_of(token) {
-            self.engine.signal(process, signal);
-        }
+        self.engine.signal(Token(token.0), signal);
     }
 
     fn end(&mut self, token: LaunchToken, how: Termination) {

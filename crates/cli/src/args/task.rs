@@ -23,7 +23,8 @@ pub(crate) enum TaskCommand {
     Cancel(ChosenArgs),
     /// Send a signal to running tasks of a job
     ///
-    /// The process group of each task gets it. Commands show the tasks that do not run and get none.
+    /// The signal goes to the process group of each task. A program that does not handle it usually
+    /// ends, and its task fails. The command names the tasks that did not get the signal.
     Signal(SignalArgs),
     /// Inside a task: send a message to commands that wait for its job
     Notify(NotifyArgs),
@@ -122,7 +123,7 @@ pub(crate) struct SignalArgs {
     #[command(flatten)]
     pub(crate) chosen: ChosenArgs,
 
-    /// Signal to send: a name such as USR1, or a number
+    /// Signal to send: a name such as USR1, or a number from 1 to 64
     #[arg(short, long, value_name = "SIGNAL", value_parser = parse_signal)]
     pub(crate) signal: i32,
 }

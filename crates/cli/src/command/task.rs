@@ -251,11 +251,11 @@ pub(super) async fn signal(args: &SignalArgs, context: &mut Context) -> CliResul
         tracing::info!("Sent {name} to {} of job {job}", task_ids(sent));
     }
     say_failed(what, chosen.waiting, "not running yet");
-    say_failed(what, chosen.over, "not running anymore");
+    say_failed(what, chosen.over, "no longer running");
     say_failed(
         what,
         unable,
-        "its worker is disconnected or of an earlier release",
+        "it is a Python call, or the worker is disconnected or too old to send signals",
     );
     chosen.missing.report_failed("Signaling", "task");
     context.done()?;

@@ -6,6 +6,7 @@ use super::after::{persist_dropped, sorted_ids};
 use super::{ChangeKind, Ctx, Freed, JobResult, ServerState, Signaled, StopResult, WorkerCommand};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{JobState, TaskAt, TaskSlot};
+use crate::outcome::SignalName;
 use crate::range::{IdArray, IdRange};
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
@@ -205,8 +206,10 @@ impl ServerState {
             if self.jobs.phase(at) != Some(Phase::Running) {
                 continue;
             }
+            // Calls share an interpreter, which may have gone on to the next call.
+            let is_call = self.jobs.definition(at).is_none_or(|task| task.is_call);
             let holder = self.holder(at).filter(|(worker, _)| {
-                let worker = self.workers.get(*worker);
+                let worker = self.workers.get(*worker).filter(|_| !is_call);
                 worker.is_some_and(|worker| worker.config.takes_signals && !worker.is_away())
             });
             match holder {
@@ -218,6 +221,8 @@ impl ServerState {
             }
         }
         for (worker, tasks) in signaled {
+            let (name, count) = (SignalName(signal), tasks.len());
+            tracing::info!("A client sends {name} to {count} tasks of job {id} on worker {worker}");
             ctx.send(worker, WorkerCommand::Signal(tasks, signal));
         }
         let sorted = |mut ids: Vec<u32>| {

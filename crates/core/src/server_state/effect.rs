@@ -83,7 +83,8 @@ pub enum Reply {
 pub struct Signaled {
     /// The tasks whose workers were told to send the signal.
     pub sent: IdArray,
-    /// The running tasks whose workers are disconnected or too old to send signals.
+    /// The running tasks that are Python calls, or whose workers are disconnected or too old to send
+    /// signals.
     pub unable: IdArray,
 }
 

@@ -564,16 +564,6 @@ impl CallPool {
         Some(Token(id))
     }
 
-    /// Returns the process of a launch: the interpreter that runs a call, or the launch's own.
-    pub(super) fn process_of(&self, token: LaunchToken) -> Option<Token> {
-        if !self.has(token) {
-            return Some(Token(token.0));
-        }
-        let id = *self.calls.get(&token)?;
-        let current = self.interpreters.get(&id)?.sent.front()?;
-        (current.token == token).then_some(Token(id))
-    }
-
     /// Returns how a call is stopped, or `None` if the call is unknown.
     pub(super) fn stop_of(&self, token: LaunchToken) -> Option<StopSpec> {
         let Some(id) = self.calls.get(&token) else {

@@ -117,7 +117,9 @@ pub(in crate::http) async fn signal_task(
         return Err(unexpected());
     };
     if !unable.is_empty() {
-        let why = format!("the worker of task {task} is disconnected or of an earlier release");
+        let why = format!(
+            "task {task} is a Python call, or its worker is disconnected or too old to send signals"
+        );
         return Err(ApiError::conflict(why));
     }
     match sent.is_empty() {
