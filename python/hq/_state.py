@@ -32,8 +32,12 @@ _BATCH_BYTES = 8 << 20
 _RANGES_MAX = 5_000
 #: Seconds after which the sending thread looks for work without a notification.
 _LOOK_AGAIN = 30.0
-#: Likewise while values may become unneeded.
+#: Likewise while values or arguments may become unneeded.
 _LOOK_SOON = 1.0
+#: Unneeded arguments of this many bytes are released at once, others after a while.
+_SPENT_BYTES = 1 << 20
+#: Payloads longer than this are counted one by one, others with this size.
+_COUNTED_BYTES = 1 << 10
 
 FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
 
@@ -127,6 +131,12 @@ class State:
         self.values = Values(self, crash_limit)
         # Values that submitted calls read.
         self.needs: Dict[int, Sequence[Held]] = {}
+        # Our calls that have ended and are not needed to compute a value again: the server can drop their arguments. The total size of
+        # these arguments, and the sizes of long arguments of all calls.
+        self.spent: List[int] = []
+        self.spent_bytes = 0
+        self.sizes: Dict[int, int] = {}
+        self.released_at = time.monotonic()
         # Further work of the sending thread.
         self.errands: Deque[Callable[[], None]] = collections.deque()
 
@@ -140,7 +150,7 @@ class State:
                         if self.broken is not None or self._is_done() or self.spool.is_to_sign():
                             break
                         # The loop checks periodically as well: a finalizer on this thread cannot notify.
-                        self.changed.wait(_LOOK_SOON if self.values.live else _LOOK_AGAIN)
+                        self.changed.wait(_LOOK_SOON if self.values.live or self.spent else _LOOK_AGAIN)
                     if self.broken is not None or self._is_done():
                         break
                     errands, self.errands = self.errands, collections.deque()
@@ -157,9 +167,7 @@ class State:
                 for errand in errands:
                     errand()
                 del errands
-                released = self.values.take_released()
-                if released:
-                    self.bridge.send({"op": "release", "refs": released})
+                self._release()
                 self._send_cancels(cancels, False)
                 self._send_cancels(waiting, True)
                 self.ask_for(away)
@@ -172,6 +180,29 @@ class State:
         except BaseException as error:
             self.fail_all(error if isinstance(error, ServerGone) else ServerGone(f"calls can no longer be sent: {error!r}"))
         self.finish()
+
+    def _release(self) -> None:
+        """Names the values, and the calls with arguments, that are no longer needed."""
+        references = self.values.take_released()
+        with self.lock:
+            for reference in references:
+                # Without its value, a call need not be repeated.
+                if reference["job"] == self.job:
+                    self._spend(reference["task"])
+            spent: List[int] = []
+            if self._may_release():
+                spent, self.spent, self.spent_bytes = self.spent, [], 0
+                self.released_at = time.monotonic()
+        if references or spent:
+            self.bridge.send({"op": "release", "refs": references, "job": self.job, "tasks": ranges(spent)})
+
+    def _spend(self, number: int) -> None:
+        self.spent.append(number)
+        self.spent_bytes += self.sizes.pop(number, _COUNTED_BYTES)
+
+    def _may_release(self) -> bool:
+        is_due = time.monotonic() - self.released_at >= _LOOK_SOON
+        return self.spent_bytes >= _SPENT_BYTES or bool(self.spent) and is_due
 
     def ask_for(self, numbers: Iterable[int]) -> None:
         """Asks which of these calls have ended, and how."""
@@ -235,7 +266,7 @@ class State:
             values.is_bringing = True
             # On a separate thread: lost values are computed again, which needs this thread for sending.
             threading.Thread(target=values.bring_home, name="hq-values-home", daemon=True).start()
-        return bool(self.errands or values.released)
+        return bool(self.errands or values.released or self._may_release())
 
     def _may_send(self) -> bool:
         return bool(self.waiting) and (self.window is None or len(self.pending) < self.window)
@@ -262,6 +293,8 @@ class State:
             self.pending[self.next_id] = call.future
             if self.is_shared:
                 self.unconfirmed[self.next_id] = call
+            if len(call.payload) > _COUNTED_BYTES:
+                self.sizes[self.next_id] = len(call.payload)
             self.next_id += 1
             batch.append(call)
             size += len(call.payload)
@@ -430,6 +463,12 @@ class State:
             result, error = self._load(number, value)
             del value
             settled.append((number, result, error))
+        with self.changed:
+            for number, result, _ in settled:
+                if type(result) is not Held:
+                    self._spend(number)
+            if self._may_release():
+                self.changed.notify_all()
         self._settle(settled)
 
     def _without_value(

@@ -278,7 +278,7 @@ def test_the_thread_that_reads_never_writes(shared, tmp_path, monkeypatch):
     wait_for(lambda: "settle" in dict(written), "it is asked what ended")
     (tmp_path / "go").touch()
     assert said.result(60).read() == "done\n"
-    assert set(dict(written)) == {"calls", "settle", "template"}
+    assert set(dict(written)) - {"release"} == {"calls", "settle", "template"}
     assert {thread for _, thread in written} == {"hq-executor"}
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import os
 import pickle
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -29,6 +31,10 @@ def make(size=LONG):
 
 def length(value):
     return len(value), type(value).__name__
+
+
+def repeat(value):
+    return value * 3
 
 
 def of_pair(first, second):
@@ -118,6 +124,33 @@ def test_a_value_that_nobody_can_ask_for_is_deleted(cluster, tmp_path):
         assert len(files(place, "value")) == 1
     wait_for(lambda: not files(place, "value"), "the value is deleted")
     assert other.result() == make()
+
+
+def test_the_server_keeps_only_arguments_of_calls_that_may_run_again(tmp_path):
+    made, journal, size = Cluster(tmp_path), tmp_path / "journal", 50_000
+    made.start_server("--journal", str(journal))
+    made.start_worker()
+
+    def stored():
+        with contextlib.closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
+            return db.execute("SELECT sum(length(spec)) FROM submit_data").fetchone()[0]
+
+    try:
+        with hq.Executor(server_dir=made.dir) as executor:
+            held = executor.submit(repeat, bytes(size))
+            wait([held])
+            assert list(executor.map(len, [bytes(size)] * 20)) == [size] * 20
+            wait_for(lambda: stored() < 2 * size, "the server has the arguments of one call")
+            assert stored() > size, "the call may run again"
+            del held
+            wait_for(lambda: stored() < size, "the server has no arguments")
+            executor.submit(len, bytes(size)).result()
+            job = executor.job
+        wait_for(lambda: stored() < size, "the job is completed")
+        again = made.ask("job", "resubmit", str(job))
+        assert "its arguments were dropped" in again.stdout + again.stderr
+    finally:
+        made.end()
 
 
 def test_a_lost_value_is_made_again(cluster, tmp_path, no_shortcut):

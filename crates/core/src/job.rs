@@ -6,6 +6,7 @@
 mod ahead;
 mod asks;
 mod earlier;
+mod entries;
 mod followers;
 mod index;
 mod jobs;
@@ -34,6 +35,7 @@ use crate::time::Timestamp;
 pub(crate) use ahead::AheadCredit;
 pub use asks::{Asks, Learned};
 use earlier::EarlierDeps;
+pub use entries::Spent;
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
 use origins::Origins;
@@ -195,6 +197,8 @@ pub struct Submit {
     pub kind: SubmitKind,
     /// The highest priority of the tasks.
     pub priority_max: i32,
+    /// The calls whose entries can be dropped.
+    pub spent: Spent,
     /// The phases and records of the tasks.
     pub tasks: TaskTable,
     /// The requests of the tasks that differ from the submitted request.
@@ -202,15 +206,6 @@ pub struct Submit {
 }
 
 impl Submit {
-    /// Returns the entry of a task.
-    #[must_use]
-    pub fn entry(&self, index: u32) -> Option<&[u8]> {
-        match &self.kind {
-            SubmitKind::Array { entries, .. } => entries.as_ref()?.get(index),
-            SubmitKind::Graph { .. } => None,
-        }
-    }
-
     /// Returns the ids of the unfinished tasks in a part.
     fn unfinished_ranges(&self, part: Range<u32>) -> Vec<IdRange> {
         let mut ids = Vec::new();

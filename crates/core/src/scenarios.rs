@@ -8,6 +8,7 @@ mod again;
 mod ahead;
 mod bench;
 
+mod calls;
 mod cancel;
 mod dependencies;
 mod durability;

@@ -512,6 +512,7 @@ impl ServerState {
             Command::SignalTasks { job, tasks, signal } => {
                 Reply::Signaled(self.signal_tasks(ctx, job, &tasks, signal))
             }
+            Command::DropEntries { job, tasks } => self.drop_entries(ctx, job, &tasks),
             Command::ForgetJobs { jobs, states } => {
                 return self.on_sweep(ctx, request, &jobs, JobAction::Forget(states));
             }
@@ -632,7 +633,7 @@ impl ServerState {
             ctx.persist(ChangeKind::JobIdle(id));
         }
         if is_new_completed {
-            ctx.persist(ChangeKind::JobCompleted(id));
+            self.complete_job(ctx, id);
         }
         if !is_completed {
             self.close_if_over(ctx, id);
@@ -641,9 +642,6 @@ impl ServerState {
         // No task needs the job's templates anymore, and waiting submits can continue.
         self.jobs.note_end(id, None);
         self.drop_templates(ctx, id);
-        if is_new_completed {
-            self.forget_learned(id);
-        }
     }
 
     /// Makes workers drop the templates of a job without tasks.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::range::IndexSet;
+
 /// Bytes that need not be UTF-8: arguments, paths, environment values.
 pub type ByteText = Box<[u8]>;
 
@@ -39,6 +41,24 @@ impl Entries {
     pub fn only(&self, index: u32) -> Option<Self> {
         let entry = self.get(index)?;
         Self::new(entry, [entry.len() as u64])
+    }
+
+    /// Returns the same list with empty texts in place of the entries at `indices`.
+    #[must_use]
+    pub fn without(&self, indices: &IndexSet) -> Self {
+        let all = (0_u32..).map_while(|index| Some((index, self.get(index)?)));
+        let kept = all.map(|(index, text)| if indices.contains(index) { &[] } else { text });
+        let kept: Vec<&[u8]> = kept.collect();
+        let mut end = 0;
+        let ends = kept.iter().map(|text| {
+            // The texts are no longer than before, so the sum fits.
+            end += u32::try_from(text.len()).unwrap_or_default();
+            end
+        });
+        Self {
+            ends: ends.collect(),
+            data: kept.concat().into(),
+        }
     }
 
     /// Returns the number of entries.

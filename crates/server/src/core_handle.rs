@@ -291,6 +291,7 @@ impl CoreHandle {
             | Command::CancelJobs { .. }
             | Command::CancelTasks { .. }
             | Command::SignalTasks { .. }
+            | Command::DropEntries { .. }
             | Command::ForgetJobs { .. }
             | Command::Queue(_)
             | Command::StopWorkers(_)

@@ -7,14 +7,14 @@ use hq_core::batch::QueueParams;
 use hq_core::hardware::{GpuUsage, HardwareUsage};
 use hq_core::id::JobId;
 use hq_core::outcome::{Outcome, OutcomeCode, SignalName};
-use hq_core::range::IdArray;
+use hq_core::range::{IdArray, IndexSet};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
 use hq_core::resource::descriptor::{ResourceDescriptor, ResourceItem, ResourceKind};
 use hq_core::resource::request::{Policy, RequestVariants, ResourceRequest};
 use hq_core::server_state::EncodedBody;
 use hq_core::task::TaskState;
 use hq_core::template::{
-    CrashLimit, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
+    CrashLimit, Entries, GraphSpec, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
 use hq_core::worker_config::{BatchSystem, OnServerLost, WorkerConfig};
 use hq_protocol::convert::FromWorker;
@@ -113,6 +113,37 @@ fn spec_bytes(job: JobId, spec: &SubmitSpec, ids: &IdArray) -> Vec<u8> {
         });
     }
     message.encode_to_vec()
+}
+
+/// Removes the entries at these positions from a stored submit, given with its checksum. Once no
+/// entry is left, also removes the input of the interpreters, because no call will run again.
+/// Returns `None` if the submit is corrupt.
+pub(crate) fn without_entries(
+    (spec, check): (&[u8], i64),
+    positions: &IndexSet,
+) -> Option<(Vec<u8>, i64)> {
+    use client::submit::Body;
+    if checksum(spec) != check {
+        return None;
+    }
+    let mut message = client::Submit::decode(spec).ok()?;
+    let Some(Body::Array(array)) = &mut message.body else {
+        return None;
+    };
+    let entries = array
+        .entries
+        .take()
+        .map(Entries::try_from)
+        .transpose()
+        .ok()?;
+    let left = entries.map(|entries| entries.without(positions));
+    match left.filter(|left| left.data_len() > 0) {
+        Some(left) => array.entries = Some((&left).into()),
+        None => array.template.as_mut()?.stdin = None,
+    }
+    let bytes = message.encode_to_vec();
+    let check = checksum(&bytes);
+    Some((bytes, check))
 }
 
 fn without_tasks(spec: &SubmitSpec) -> SubmitSpec {

@@ -192,10 +192,7 @@ impl<'a> Group<'a> {
                 job,
                 name,
                 max_fails,
-            } => {
-                self.add_job(at, *job, name, *max_fails, true)?;
-                self.opened(at, *job, name, *max_fails)
-            }
+            } => self.add_job(at, *job, name, *max_fails, true),
             ChangeKind::Submitted { .. } => self.submit(change),
             ChangeKind::SubmitKeyed { job, key } => meta::note_key(db, *job, key),
             ChangeKind::SubmitRepeated {
@@ -209,6 +206,9 @@ impl<'a> Group<'a> {
             ChangeKind::JobResubmitted { job, new } => {
                 let key = format!("{}{job}", meta::RESUBMITTED);
                 meta::set(db, &key, new.as_u32())
+            }
+            ChangeKind::EntriesDropped { job, number, calls } => {
+                self.drop_entries(*job, *number, calls)
             }
             ChangeKind::JobClosed(job) => self.closed(at, *job),
             ChangeKind::JobCanceled { job, reason } => self.canceled(at, *job, reason),

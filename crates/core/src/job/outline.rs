@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Asks, Job, Submit};
+use super::{Asks, Job, Spent, Submit};
 
 impl Job {
     /// Returns a copy with specs and phases, which suffices to submit the job again.
@@ -33,6 +33,7 @@ impl Submit {
             notes: self.notes.clone(),
             kind: self.kind.clone(),
             priority_max: self.priority_max,
+            spent: Spent::default(),
             tasks: self.tasks.outline(),
             asks: Asks::default(),
         }

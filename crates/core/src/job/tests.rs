@@ -33,6 +33,7 @@ fn submit(ids: IdArray) -> Submit {
             entries: None,
         },
         priority_max: 0,
+        spent: Spent::default(),
         asks: Asks::default(),
     }
 }

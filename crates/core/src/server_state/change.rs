@@ -13,7 +13,7 @@ use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
 use crate::outcome::LostReason;
 use crate::quarantine::Quarantine;
-use crate::range::IdArray;
+use crate::range::{IdArray, IndexSet};
 use crate::task::{Attempt, TaskEnd, TaskState};
 use crate::template::{NotifyEvent, SubmitSpec};
 use crate::time::Timestamp;
@@ -106,6 +106,15 @@ pub enum ChangeKind {
         number: u32,
         /// The latest attempt that made the submit.
         instance: InstanceId,
+    },
+    /// The arguments of calls that have ended were dropped.
+    EntriesDropped {
+        /// The job of the calls.
+        job: JobId,
+        /// The position of the submit within the job.
+        number: u32,
+        /// The positions of the calls within the submit.
+        calls: IndexSet,
     },
     /// The submit before this change has a key.
     SubmitKeyed {
@@ -328,6 +337,7 @@ impl ChangeKind {
             | Self::Allocation(_) => true,
             Self::TaskEnded { awaited, .. } => matches!(awaited, EndAwaited::ByJobs),
             Self::JobCompleted(_)
+            | Self::EntriesDropped { .. }
             | Self::JobNotified { .. }
             | Self::JobIdle(_)
             | Self::TaskStarted { .. }

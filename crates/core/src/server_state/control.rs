@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::after::{persist_dropped, sorted_ids};
-use super::{ChangeKind, Ctx, Freed, JobResult, ServerState, Signaled, StopResult, WorkerCommand};
+use super::{
+    ChangeKind, Ctx, Freed, JobResult, Reply, ServerState, Signaled, StopResult, WorkerCommand,
+};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{JobState, TaskAt, TaskSlot};
+use crate::job::{Job, JobState, TaskAt, TaskSlot};
 use crate::outcome::SignalName;
-use crate::range::{IdArray, IdRange};
+use crate::range::{IdArray, IdRange, IndexSet};
 use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 
@@ -22,8 +24,7 @@ impl ServerState {
         // Completion is only noted here, because the last task ended while the job was open.
         if job.is_completed() {
             job.note_completed();
-            self.forget_learned(id);
-            ctx.persist(ChangeKind::JobCompleted(id));
+            self.complete_job(ctx, id);
             self.jobs.note_end(id, None);
             self.drop_templates(ctx, id);
         }
@@ -33,6 +34,15 @@ impl ServerState {
             already_finished: 0,
             killed: 0,
         })
+    }
+
+    /// Records the completion of a job, and drops the arguments of its calls.
+    pub(super) fn complete_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
+        let job = self.jobs.get_mut(id);
+        let dropped = job.map_or_else(Vec::new, Job::drop_all_entries);
+        persist_entries_dropped(ctx, id, dropped);
+        ctx.persist(ChangeKind::JobCompleted(id));
+        self.forget_learned(id);
     }
 
     /// Closes a self-closing job once it has no task left that could add others.
@@ -142,6 +152,16 @@ impl ServerState {
             }
         }
         Selected::all(vec![result])
+    }
+
+    /// Drops the arguments of calls. Unknown ids are not counted.
+    pub(super) fn drop_entries(&mut self, ctx: &mut Ctx<'_>, job: JobId, tasks: &IdArray) -> Reply {
+        let found = self.jobs.get_mut(job);
+        let (forgotten, dropped) =
+            found.map_or_else(Default::default, |job| job.drop_entries(tasks));
+        persist_entries_dropped(ctx, job, dropped);
+        let ignored = tasks.len() - forgotten;
+        Reply::Forgotten { forgotten, ignored }
     }
 
     /// Stores which tasks were canceled, and releases other tasks. Returns the dependents that were
@@ -310,6 +330,13 @@ impl ServerState {
         self.dispatcher.note_plans_changed();
         ctx.send(id, WorkerCommand::Stop);
         StopResult::Stopped
+    }
+}
+
+/// Stores which calls of a job have lost their arguments.
+fn persist_entries_dropped(ctx: &mut Ctx<'_>, job: JobId, dropped: Vec<(u32, IndexSet)>) {
+    for (number, calls) in dropped {
+        ctx.persist(ChangeKind::EntriesDropped { job, number, calls });
     }
 }
 

@@ -79,8 +79,8 @@ pub enum Input {
 /// client does not wait for hundreds of long reports. This is a few milliseconds of work.
 pub const ROWS_PER_ROUND_MAX: usize = 1_024;
 
-/// The maximum number of tasks that one command can cancel or signal individually. This is a
-/// millisecond of work.
+/// The maximum number of tasks that one command can cancel or signal individually, or whose
+/// arguments it can drop. This is a millisecond of work.
 pub const CANCELED_MAX: usize = 1_000;
 
 impl Input {
@@ -98,7 +98,9 @@ impl Input {
             Self::Submit(_, submission) => submission.cost().min(ROWS_PER_ROUND_MAX),
             Self::Request(
                 _,
-                Command::CancelTasks { tasks, .. } | Command::SignalTasks { tasks, .. },
+                Command::CancelTasks { tasks, .. }
+                | Command::SignalTasks { tasks, .. }
+                | Command::DropEntries { tasks, .. },
             ) => {
                 1 + usize::try_from(tasks.len())
                     .map_or(CANCELED_MAX, |count| count.min(CANCELED_MAX))
@@ -160,6 +162,13 @@ pub enum Command {
         tasks: IdArray,
         /// The number of the signal, one of [`crate::outcome::SIGNALS`].
         signal: i32,
+    },
+    /// Drops the arguments of calls that have ended. Other tasks keep theirs.
+    DropEntries {
+        /// The id of the job.
+        job: JobId,
+        /// The ids of the tasks, at most [`CANCELED_MAX`].
+        tasks: IdArray,
     },
     /// Forgets completed jobs in these states.
     ForgetJobs {

@@ -94,6 +94,11 @@ pub enum SubmitRefusal {
         "Task {0} depends on task {1}, which is added only by a task that runs again; submit task {0} by hand when it is there"
     )]
     DependencyAddedAgain(TaskId, TaskId),
+    /// A selected call has ended, and its arguments were dropped.
+    #[error(
+        "Task {0} is a call that has ended, and its arguments were dropped; make the call again"
+    )]
+    ArgumentsDropped(TaskId),
     /// The first job, which would be resubmitted, waits for a job that did not finish and is not
     /// resubmitted.
     #[error(
@@ -136,6 +141,7 @@ impl SubmitRefusal {
             | Self::OriginDiffers(..)
             | Self::DependencyNotChosen(..)
             | Self::DependencyAddedAgain(..)
+            | Self::ArgumentsDropped(_)
             | Self::AfterNotFinished(..)
             | Self::AfterNotEnded(..)
             | Self::AfterNotChosen(..)
@@ -173,7 +179,8 @@ impl SubmitRefusal {
             | Self::Cycle(task)
             | Self::DependencyUnknown(task, ..)
             | Self::DependencyNotChosen(task, _)
-            | Self::DependencyAddedAgain(task, _) => (None, Some(task)),
+            | Self::DependencyAddedAgain(task, _)
+            | Self::ArgumentsDropped(task) => (None, Some(task)),
             Self::TooManyTasks
             | Self::TasksMax { .. }
             | Self::TooManyEarlier

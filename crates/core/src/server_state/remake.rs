@@ -220,6 +220,21 @@ impl Choice {
         job.phase(slot).is_some_and(|phase| self.has(slot, phase))
     }
 
+    /// Returns the first chosen call of a submit whose arguments were dropped.
+    fn without_arguments(&self, number: u32, submit: &Submit) -> Option<TaskId> {
+        let SubmitKind::Array { asked, .. } = &submit.kind else {
+            return None;
+        };
+        // Every call has arguments when it is submitted.
+        let is_without = |index: &u32| submit.entry(*index).is_none_or(<[u8]>::is_empty);
+        let chosen = self.ranges(number, submit).into_iter();
+        let mut chosen = chosen
+            .filter(|_| asked.is_call)
+            .flat_map(|(from, to)| from..to);
+        let found = chosen.find(is_without)?;
+        submit.ids.get(found).map(TaskId)
+    }
+
     /// Returns the chosen positions of a submit, with neighboring positions merged.
     fn ranges(&self, number: u32, submit: &Submit) -> Vec<(u32, u32)> {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
@@ -253,6 +268,9 @@ fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRe
     for (submit, number) in job.submits.iter().zip(0..) {
         if selection.is_added_again(number) {
             continue;
+        }
+        if let Some(task) = choice.without_arguments(number, submit) {
+            return Err(SubmitRefusal::ArgumentsDropped(task));
         }
         let (body, count) = selection.body(number, submit)?;
         // No task of this submit is chosen, so the submit is not part of the new job.

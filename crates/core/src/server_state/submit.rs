@@ -9,7 +9,7 @@ use super::{ChangeKind, Ctx, Freed, ServerState, SubmitKey, SubmitRefusal};
 use crate::bug;
 use crate::id::{JobId, TaskId};
 use crate::job::{
-    Asks, Job, SharedTemplate, Submit, SubmitAt, SubmitHeader, SubmitKind, TemplateId,
+    Asks, Job, SharedTemplate, Spent, Submit, SubmitAt, SubmitHeader, SubmitKind, TemplateId,
 };
 use crate::placeholder::fill_known;
 use crate::range::IdArray;
@@ -251,6 +251,7 @@ impl ServerState {
             notes: spec.notes.clone(),
             kind,
             priority_max,
+            spent: Spent::default(),
             asks: Asks::default(),
         }
     }

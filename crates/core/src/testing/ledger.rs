@@ -17,7 +17,7 @@ use crate::server_state::{
     StoredWorker, SubmitKey,
 };
 use crate::task::{Attempt, TaskState};
-use crate::template::{SubmitSpec, SubmitTarget};
+use crate::template::{SubmitBody, SubmitSpec, SubmitTarget};
 use crate::time::{Now, Timestamp};
 
 #[derive(Clone, Debug)]
@@ -125,6 +125,13 @@ impl Ledger {
                 number,
                 instance,
             } => self.job(*job, |job| job.repeated.push((*number, *instance))),
+            ChangeKind::EntriesDropped { job, number, calls } => self.job(*job, |job| {
+                if let Some((_, spec)) = job.submits.get_mut(*number as usize)
+                    && let SubmitBody::Array(array) = &mut Arc::make_mut(spec).body
+                {
+                    array.entries = array.entries.take().map(|entries| entries.without(calls));
+                }
+            }),
             ChangeKind::WaitingSuperseded { job, number, first } => self.job(*job, |job| {
                 job.first_instances.insert(*number, *first);
             }),

@@ -234,6 +234,7 @@ impl TryFrom<client::Request> for ClientRequest {
             }),
             R::TaskCancel(cancel) => Self::Command(cancel_tasks(cancel).within("task_cancel")?),
             R::TaskSignal(signal) => Self::Command(signal_tasks(signal).within("task_signal")?),
+            R::EntriesDrop(drop) => Self::Command(drop_entries(drop).within("entries_drop")?),
             R::JobForget(forget) => Self::Command(forget_jobs(forget).within("job_forget")?),
             R::JobResubmit(again) => Self::Command(resubmit(again).within("job_resubmit")?),
             R::WorkerStop(workers) => of_workers(Command::StopWorkers, "worker_stop", workers)?,
@@ -343,6 +344,14 @@ fn signal_tasks(message: client::SignalTasks) -> Result<Command, ConvertError> {
     })
 }
 
+fn drop_entries(message: client::DropEntries) -> Result<Command, ConvertError> {
+    Ok(Command::DropEntries {
+        job: JobId(message.job),
+        tasks: few_tasks(message.tasks)?,
+    })
+}
+
+/// Converts tasks that are handled one by one.
 fn few_tasks(tasks: Option<common::IdArray>) -> Result<IdArray, ConvertError> {
     let tasks: IdArray = received("tasks", tasks)?;
     let count = usize::try_from(tasks.len()).unwrap_or(usize::MAX);

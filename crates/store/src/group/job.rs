@@ -1,6 +1,7 @@
 //! Writes rows of jobs when they are created, submitted to or forgotten.
 
 use hq_core::id::JobId;
+use hq_core::range::IndexSet;
 use hq_core::server_state::{Change, ChangeKind};
 use hq_core::template::SubmitTarget;
 use hq_core::time::Timestamp;
@@ -25,6 +26,7 @@ impl Group<'_> {
         Ok(())
     }
 
+    /// Adds the row of a job. Readers of events see that an open job was opened before its submit.
     pub(super) fn add_job(
         &mut self,
         at: Timestamp,
@@ -44,7 +46,12 @@ impl Group<'_> {
             self.connection,
             "last_job",
             last.max(i64::from(job.as_u32())),
-        )
+        )?;
+        if is_open {
+            let data = json!({"job_id": job.as_u32(), "name": name, "max_fails": max_fails});
+            self.event(at, "job-open", Some(job), None, &data)?;
+        }
+        Ok(())
     }
 
     pub(super) fn closed(&mut self, at: Timestamp, job: JobId) -> rusqlite::Result<()> {
@@ -75,15 +82,27 @@ impl Group<'_> {
         self.event(at, "job-completed", Some(job), None, &data)
     }
 
-    pub(super) fn opened(
-        &mut self,
-        at: Timestamp,
+    /// Removes the entries of ended calls from their submit. A corrupt submit stays as it is.
+    pub(super) fn drop_entries(
+        &self,
         job: JobId,
-        name: &str,
-        max_fails: Option<u32>,
+        number: u32,
+        calls: &IndexSet,
     ) -> rusqlite::Result<()> {
-        let data = json!({"job_id": job.as_u32(), "name": name, "max_fails": max_fails});
-        self.event(at, "job-open", Some(job), None, &data)
+        let sql = "SELECT spec, spec_check FROM submit_data WHERE job = ? AND number = ?";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let mut rows = statement.query(params![job.as_u32(), number])?;
+        let Some(row) = rows.next()? else {
+            return Ok(());
+        };
+        let spec = row.get_ref(0)?.as_blob().unwrap_or_default();
+        let Some((spec, check)) = encode::without_entries((spec, row.get(1)?), calls) else {
+            return Ok(());
+        };
+        drop(rows);
+        let sql = "UPDATE submit_data SET spec = ?, spec_check = ? WHERE job = ? AND number = ?";
+        self.run(sql, params![spec, check, job.as_u32(), number])?;
+        Ok(())
     }
 
     pub(super) fn submit(&mut self, change: &Change) -> rusqlite::Result<()> {
@@ -104,10 +123,6 @@ impl Group<'_> {
         let stays_open = matches!(spec.target, SubmitTarget::SelfClosing { .. });
         if *is_new {
             self.add_job(change.at, *job, name, *max_fails, stays_open)?;
-        }
-        // Readers of events see that a job was opened and received a submit.
-        if *is_new && stays_open {
-            self.opened(change.at, *job, name, *max_fails)?;
         }
         let (bytes, check) = encode::stored_spec(*job, (spec, encoded.as_ref()), ids);
         self.run(

@@ -1,11 +1,12 @@
 //! Tests of the rows of changes that happen in one group, and of their size.
 
 use hq_core::id::{AllocationKey, QueueId, TaskId};
-use hq_core::range::{IdArray, IdRange};
+use hq_core::range::{IdArray, IdRange, IndexSet};
+use hq_core::template::{Entries, SubmitBody};
 
 use super::*;
 use crate::event;
-use crate::testing::{NOW, change, fresh};
+use crate::testing::{NOW, change, fresh, submitted_with};
 
 fn number(db: &Connection, sql: &str) -> i64 {
     db.query_row(sql, [], |row| row.get(0)).expect("a number")
@@ -137,4 +138,48 @@ fn the_life_of_an_allocation_is_stored_and_told() {
             "autoalloc-allocation-finished"
         ]
     );
+}
+
+/// Returns the number of bytes of the job's submit. Checks that it can be read.
+fn spec_len(db: &Connection) -> i64 {
+    let sql = "SELECT spec, spec_check FROM submit_data";
+    let (spec, check): (Vec<u8>, i64) = db
+        .query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .expect("a submit");
+    assert_eq!(encode::checksum(&spec), check);
+    number(db, "SELECT length(spec) FROM submit_data")
+}
+
+#[test]
+fn dropped_arguments_leave_the_file_and_a_corrupt_submit_stays_as_it_is() {
+    let db = fresh();
+    let ids = IdArray::consecutive(0, 3).expect("fits");
+    let mut submitted = submitted_with(JobId(1), &ids, 0);
+    if let ChangeKind::Submitted { spec, .. } = &mut submitted
+        && let SubmitBody::Array(array) = &mut std::sync::Arc::make_mut(spec).body
+    {
+        array.entries = Entries::new(vec![b'x'; 3_000], [1_000; 3]);
+    }
+    let drop = |from, to| {
+        let mut calls = IndexSet::new();
+        calls.insert_range(from, to);
+        change(ChangeKind::EntriesDropped {
+            job: JobId(1),
+            number: 0,
+            calls,
+        })
+    };
+    let store = |change| write(&db, &mut 1, &[change], None).expect("it can be written");
+    store(change(submitted));
+    let whole = spec_len(&db);
+    store(drop(1, 3));
+    let left = spec_len(&db);
+    assert!((whole - 2_010..whole - 1_990).contains(&left), "{left}");
+    let corrupt = "UPDATE submit_data SET spec_check = spec_check + ?";
+    db.execute(corrupt, [1]).expect("a table");
+    store(drop(0, 3));
+    db.execute(corrupt, [-1]).expect("a table");
+    assert_eq!(spec_len(&db), left);
+    store(drop(0, 3));
+    assert!(spec_len(&db) < whole - 3_000, "no list of empty entries");
 }

@@ -1,6 +1,6 @@
 //! Submits calls in batches. A batch contains the calls that arrived while the previous batch was
-//! being submitted. Also cancels calls, over the same connection, so that a cancel cannot overtake
-//! its submit.
+//! being submitted. Also cancels calls and releases their arguments, over the same connection, so
+//! that neither can overtake the submit.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::talk::{answer, come_back, ids_of, tell};
 use super::values::payload_of;
-use crate::client::{Client, ServerInfo};
+use crate::client::{Client, Question, ServerInfo};
 use crate::command::submit::current_dir;
 use crate::error::{Caused as _, CliError, CliResult};
 use crate::submit::bare_submit;
@@ -52,11 +52,19 @@ pub(super) struct Cancel {
     pub(super) keep_running: bool,
 }
 
+/// Calls that have ended and whose arguments are no longer needed, as first ids and counts.
+#[derive(Debug)]
+pub(super) struct Release {
+    pub(super) job: u32,
+    pub(super) tasks: Vec<(u32, u32)>,
+}
+
 /// Work that is done in order of arrival.
 #[derive(Debug)]
 pub(super) enum Work {
     Calls(Batch),
     Cancel(Cancel),
+    Release(Release),
 }
 
 /// The maximum number of calls in one submit, and of bytes of their payloads.
@@ -127,13 +135,21 @@ pub(super) async fn submit_calls(shared: Shared, mut work: mpsc::Receiver<Work>)
                 }
                 continue;
             }
+            Work::Release(wanted) => {
+                if let Err(error) = release(&shared, &mut link, &wanted).await {
+                    // The server keeps the arguments until the job is forgotten.
+                    let text = error.text().unwrap_or_default();
+                    tracing::debug!("arguments were not released: {text}");
+                }
+                continue;
+            }
         };
         while next.is_none()
             && let Ok(following) = work.try_recv()
         {
             next = match following {
                 Work::Calls(batch) => joined.add(batch).map(Work::Calls),
-                cancel @ Work::Cancel(_) => Some(cancel),
+                other @ (Work::Cancel(_) | Work::Release(_)) => Some(other),
             };
         }
         let mut json = json!({
@@ -284,7 +300,7 @@ async fn has_made(client: &mut Client, calls: &Batch) -> CliResult<bool> {
     Ok(true)
 }
 
-/// Cancels calls, over a new connection if the old one broke. Canceling twice does no harm.
+/// Cancels calls. Canceling twice does no harm.
 async fn cancel(shared: &Shared, link: &mut Option<Link>, wanted: &Cancel) -> CliResult<()> {
     for tasks in portions(&wanted.tasks)? {
         let request = client::CancelTasks {
@@ -292,18 +308,38 @@ async fn cancel(shared: &Shared, link: &mut Option<Link>, wanted: &Cancel) -> Cl
             tasks: Some((&tasks).into()),
             keep_running: wanted.keep_running,
         };
-        loop {
-            let mut connected = reach(shared, link).await?;
-            let done = connected.client.ask(request.clone()).await;
-            if done.is_err() && connected.client.is_lost() && shared.dialer.may_return() {
-                continue;
-            }
-            *link = Some(connected);
-            done?;
-            break;
-        }
+        ask(shared, link, request).await?;
     }
     Ok(())
+}
+
+/// Releases the arguments of calls. Releasing them twice does no harm.
+async fn release(shared: &Shared, link: &mut Option<Link>, wanted: &Release) -> CliResult<()> {
+    for tasks in portions(&wanted.tasks)? {
+        let request = client::DropEntries {
+            job: wanted.job,
+            tasks: Some((&tasks).into()),
+        };
+        ask(shared, link, request).await?;
+    }
+    Ok(())
+}
+
+/// Asks the server, and repeats the question over a new connection if the old one broke.
+async fn ask<Q: Question + Clone>(
+    shared: &Shared,
+    link: &mut Option<Link>,
+    request: Q,
+) -> CliResult<()> {
+    loop {
+        let mut connected = reach(shared, link).await?;
+        let done = connected.client.ask(request.clone()).await;
+        if done.is_err() && connected.client.is_lost() && shared.dialer.may_return() {
+            continue;
+        }
+        *link = Some(connected);
+        return done.map(|_| ());
+    }
 }
 
 /// Splits ids into sets that the server accepts at once.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::calls::{Batch, Cancel, Work, submit_calls};
+use super::calls::{Batch, Cancel, Release, Work, submit_calls};
 use super::frame::{self, Frame, Frames};
 use super::questions::{self, Question};
 use super::spec::{TemplateSpec, Templates};
@@ -54,6 +54,21 @@ struct SettleAgain {
     count: Option<u32>,
 }
 
+/// Values, and calls of a job that have ended, as first ids and counts. Their arguments are deleted,
+/// so that they cannot be submitted again.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct Unneeded {
+    #[serde(default)]
+    id: Option<u64>,
+    #[serde(default)]
+    refs: Vec<Value>,
+    #[serde(default)]
+    job: u32,
+    #[serde(default)]
+    tasks: Vec<(u32, u32)>,
+}
+
 /// A request of the program. `id` identifies the answer.
 #[derive(Deserialize, Debug)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
@@ -80,12 +95,8 @@ enum Op {
         r#ref: Value,
         path: PathBuf,
     },
-    /// Releases values that the program no longer needs.
-    Release {
-        #[serde(default)]
-        id: Option<u64>,
-        refs: Vec<Value>,
-    },
+    /// Releases values and arguments that the program no longer needs.
+    Release(Unneeded),
     /// A request that is answered once.
     Ask { id: u64, question: Question },
 }
@@ -215,10 +226,7 @@ impl Dispatcher {
             Op::Fetch { id, r#ref, path } => {
                 tokio::spawn(values::fetch(shared.clone(), id, r#ref, path));
             }
-            Op::Release { id, refs } => {
-                let release = values::release(shared.clone(), id, refs);
-                self.releases.spawn(release);
-            }
+            Op::Release(unneeded) => self.release(unneeded).await?,
             Op::Ask { id, question } => {
                 tokio::spawn(ask(shared.clone(), id, question, blob));
             }
@@ -233,6 +241,21 @@ impl Dispatcher {
             // The receiver has ended only if the server has ended, which has been reported.
             let _ = settle.send(Settle { tasks }).await;
         }
+    }
+
+    async fn release(&mut self, unneeded: Unneeded) -> CliResult<()> {
+        let Unneeded {
+            id,
+            refs,
+            job,
+            tasks,
+        } = unneeded;
+        let release = values::release(self.shared.clone(), id, refs);
+        self.releases.spawn(release);
+        if !tasks.is_empty() {
+            self.hand_on(Work::Release(Release { job, tasks })).await?;
+        }
+        Ok(())
     }
 
     async fn hand_on(&self, work: Work) -> CliResult<()> {

@@ -80,6 +80,8 @@ pub(super) async fn again(
     let mut client = come_back(shared, None).await?;
     let entry = payload_of(&mut client, (job, task))
         .await?
+        // The arguments of a call that was released are empty.
+        .filter(|entry| !entry.is_empty())
         .ok_or_else(|| CliError::new(format!("Call {task} of job {job} no longer exists")))?;
     Ok(swapped(entry, swap))
 }

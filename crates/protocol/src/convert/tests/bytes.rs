@@ -161,13 +161,13 @@ messages! {
         Problems Problem HttpOpened DebugDump Empty Journal JournalLines SqlQuery SqlTable Error
         JobId Selector ServerInfo Submit Origin SelfClosingJob NotifyTarget JobNotice After
         SubmitAll SubmittedAll SubmitResult Resubmit ChosenTasks Resize NewRequest Resubmitted
-        ResubmittedJob NewJob ArraySubmit GraphSubmit OpenJob Cancel CancelTasks SignalTasks
-        SignaledTasks Forget Forgotten
-        ReadOutput Output JobResult JobResults TaskStats JobSummary PaceFacts JobList JobInfos
-        JobDetail WorkerRef FailedTask SubmitInfo TaskPage TaskPageReply TaskInfo Param TaskAttempt
-        TaskPaths TaskUsage TaskIds TaskIdsReply JobTaskIds Watch WatchUpdate Notification
-        WatchedJob EndedTask ReadValues TaskValues WorkerQuery Workers WorkerInfo Quarantine
-        UnkillableTask WorkerLoad LastTask RuntimeInfo ResourceUse WorkerStopResult
+        ResubmittedJob NewJob ArraySubmit GraphSubmit OpenJob Cancel CancelTasks SignalTasks SignaledTasks
+        DropEntries Forget
+        Forgotten ReadOutput Output JobResult JobResults TaskStats JobSummary PaceFacts JobList
+        JobInfos JobDetail WorkerRef FailedTask SubmitInfo TaskPage TaskPageReply TaskInfo Param
+        TaskAttempt TaskPaths TaskUsage TaskIds TaskIdsReply JobTaskIds Watch WatchUpdate
+        Notification WatchedJob EndedTask ReadValues TaskValues WorkerQuery Workers WorkerInfo
+        Quarantine UnkillableTask WorkerLoad LastTask RuntimeInfo ResourceUse WorkerStopResult
         WorkerStopResults Explain Explanation WorkerExplanation VariantExplanation ExplainItem
         TimeItem ResourceAmount GroupItem AllocRequest AllocReply AllocListQuery AllocDone
         AllocRemove AllocQueueSpec AllocAmount AllocSystem AllocCommand AllocWords AllocStateWord
