@@ -36,11 +36,10 @@ from typing import (
 from . import _pickle
 from ._bridge import Bridge
 from ._future import CallFuture, Continuation
-from ._interpreter import NEW, own_file
 from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
-from ._spool import CALL, Spool, sweep_once
+from ._spool import Spool, sweep_once
 from ._state import Call, State, begin, states
 from .errors import HqError, NotPicklable, ValueTooLarge
 
@@ -218,6 +217,7 @@ class Executor(_BaseExecutor):
             future.set_running_or_notify_cancel()
             self.futures[number] = state.pending[number] = future
         state.next_id = state.adopted = max((numbers[-1] + 1 for numbers in known), default=0)
+        state.adopted_left = len(self.futures)
 
     # ---- the interface of the standard library
 
@@ -314,13 +314,13 @@ class Executor(_BaseExecutor):
             payload = make(needs)
             if needs.missing:
                 return None
-            payload = _pickle.with_needs(self._shortened(payload), needs.held)
+            payload = _pickle.with_needs(self._shortened(payload, needs), needs.held)
             if len(payload) > _ENTRY_MAX:
                 raise ValueTooLarge(
                     f"the call needs {len(needs.held)} long values of other calls, whose references have {len(payload)} bytes, and at "
                     f"most {_ENTRY_MAX} fit: let some calls combine a few hundred of them each"
                 )
-            return Call(future, payload, template, None, needs.held)
+            return Call(future, payload, template, None, needs.held, needs.stored)
         except _pickle.NeedFailed as error:
             failure = error.error
         except Exception as error:
@@ -381,15 +381,13 @@ class Executor(_BaseExecutor):
         self._start(future, lambda needs: self._chunk_payload(fn, chunk, needs), template)
         return future
 
-    def _shortened(self, payload: bytes) -> bytes:
+    def _shortened(self, payload: bytes, needs: Needs) -> bytes:
         """Moves a payload that is too long for the server into a file."""
         if len(payload) <= _PAYLOAD_MAX:
             return payload
-        state = self._state
-        path = os.path.join(state.spool.make(), f"{CALL}{uuid.uuid4().hex}")
-        with own_file(path, NEW) as file:
-            file.write(payload)
-        return b"\2" + os.fsencode(path)
+        stored = self._state.spool.store(payload)
+        needs.stored.append(stored)
+        return b"\2" + os.fsencode(stored.path)
 
     def program(
         self,

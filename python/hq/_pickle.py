@@ -22,6 +22,7 @@ from typing import Any, Callable
 
 from ._held import Held, held_by
 from ._interpreter import own_file
+from ._spool import Stored
 from .errors import (
     CallDied,
     CallError,
@@ -65,6 +66,8 @@ class Needs:
         self.missing: set[Future[Any]] = set()
         #: Values that workers hold. The call refers to them by their positions in this list.
         self.held: list[Held] = []
+        #: Files with arguments.
+        self.stored: list[Stored] = []
 
     def reduce(self, future: Future[Any]) -> Any:
         if future.done():

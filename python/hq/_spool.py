@@ -13,10 +13,11 @@ import re
 import tempfile
 import threading
 import time
+import uuid
 from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
 
 from ._held import this_machine
-from ._interpreter import own_dir
+from ._interpreter import NEW, own_dir, own_file
 
 #: Names of directories: with files for workers, as created for executors, and, below the directory for temporary files, with files fetched
 #: from workers, as created by `tempfile`.
@@ -60,6 +61,25 @@ class Spool:
                 self.is_made = True
         return self.path
 
+    def store(self, data: bytes) -> "Stored":
+        """Writes a value for calls to a new file."""
+        path = os.path.join(self.make(), f"{CALL}{uuid.uuid4().hex}")
+        try:
+            with own_file(path, NEW) as file:
+                file.write(data)
+        except BaseException:
+            self.drop(path)
+            raise
+        return Stored(self, path)
+
+    def drop(self, path: str) -> None:
+        """Removes a file, unless others may need it after this process."""
+        if self._lock is not None:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+
     def is_to_sign(self) -> bool:
         """Returns whether a sign of life is due for machines that cannot see the owner's process."""
         return self.is_made and time.monotonic() - self._signed > _SIGN
@@ -88,6 +108,19 @@ class Spool:
             os.close(lock)
 
 
+class Stored:
+    """A file with a value for calls. When it is collected, the file is removed."""
+
+    __slots__ = ("path", "spool")
+
+    def __init__(self, spool: Spool, path: str) -> None:
+        self.spool = spool
+        self.path = path
+
+    def __del__(self) -> None:
+        self.spool.drop(self.path)
+
+
 def claim(path: str, owner: Dict[str, Any]) -> int:
     """Makes this process the owner of a directory for as long as the result is open."""
     pid = os.getpid()
@@ -112,13 +145,14 @@ def sweep_once(base: str, server: str, ask: Ask) -> None:
         threading.Thread(target=sweep, args=(base, server, ask), name="hq-sweep", daemon=True).start()
 
 
-def sweep(base: str, server: str, ask: Ask) -> None:
+def sweep(base: str, server: str, ask: Ask, spent: Optional[int] = None) -> None:
     """Removes directories whose owners are gone and that are no longer needed: directories of a server that ended with its
-    owner and, on our server, those of forgotten jobs, and arguments of jobs that have ended. Others are kept for a month."""
+    owner and, on our server, those of forgotten jobs, and arguments of jobs that have ended and of the job `spent`. Others are
+    kept for a month."""
     for place in {base, tempfile.gettempdir()}:
         for path in _directories(place):
             try:
-                _sweep_one(path, server, ask)
+                _sweep_one(path, server, ask, spent)
             except Exception:
                 # It was removed meanwhile, or the server is unreachable: the next process retries.
                 pass
@@ -137,7 +171,7 @@ def _directories(place: str) -> Iterator[str]:
         pass
 
 
-def _sweep_one(path: str, server: str, ask: Ask) -> None:
+def _sweep_one(path: str, server: str, ask: Ask, spent: Optional[int]) -> None:
     named = os.path.join(path, _OWNER)
     try:
         with open(named, "rb") as file:
@@ -156,7 +190,7 @@ def _sweep_one(path: str, server: str, ask: Ask) -> None:
         info = ask(owner["job"])
         if info is None:
             _remove(path)
-        elif not (info["running"] or info["waiting"]) and (is_old or not info["is_open"]):
+        elif owner["job"] == spent or not (info["running"] or info["waiting"]) and (is_old or not info["is_open"]):
             _remove_files(path, _ARGUMENT)
             _remove_emptied(path)
     elif is_old:

@@ -21,7 +21,7 @@ from ._held import Held
 from ._ids import IDS, Margin, numbers_of, ranges
 from ._program import ProgramFuture
 from ._spec import CrashLimit
-from ._spool import Spool, sweep
+from ._spool import Spool, Stored, sweep
 from ._values import Values
 from .errors import HqError, InitFailed, ServerGone
 
@@ -45,7 +45,7 @@ FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
 class Call:
     """A call that is not yet submitted; `spec` belongs to a template for this call alone, with the files that the task reads."""
 
-    __slots__ = ("future", "needs", "payload", "spec", "template")
+    __slots__ = ("future", "needs", "payload", "spec", "stored", "template")
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Call:
         template: int,
         spec: Optional[Tuple[Dict[str, Any], bytes]] = None,
         needs: Sequence[Held] = (),
+        stored: Sequence[Stored] = (),
     ) -> None:
         self.future = future
         self.payload = payload
@@ -61,6 +62,8 @@ class Call:
         self.spec = spec
         #: Values that it reads, which stay on their workers until then.
         self.needs = needs
+        #: Files with its arguments.
+        self.stored = stored
 
 
 class Again:
@@ -117,6 +120,8 @@ class State:
         self.was_away = False
         # Tasks with smaller ids existed before.
         self.adopted = 0
+        # The number of these tasks with arguments that may be needed.
+        self.adopted_left = 0
         # Template of calls with unknown options.
         self.template = 0
         self.is_shut = False
@@ -136,6 +141,10 @@ class State:
         self.spent: List[int] = []
         self.spent_bytes = 0
         self.sizes: Dict[int, int] = {}
+        # Files with arguments of submitted calls.
+        self.stored: Dict[int, Sequence[Stored]] = {}
+        # The calls whose arguments a repeated call has.
+        self.copied: Dict[int, int] = {}
         self.released_at = time.monotonic()
         # Further work of the sending thread.
         self.errands: Deque[Callable[[], None]] = collections.deque()
@@ -196,9 +205,23 @@ class State:
         if references or spent:
             self.bridge.send({"op": "release", "refs": references, "job": self.job, "tasks": ranges(spent)})
 
-    def _spend(self, number: int) -> None:
-        self.spent.append(number)
-        self.spent_bytes += self.sizes.pop(number, _COUNTED_BYTES)
+    def _spend(self, number: Optional[int]) -> None:
+        """Drops the arguments of a call, and of the calls that it repeats."""
+        while number is not None:
+            self.spent.append(number)
+            self.spent_bytes += self.sizes.pop(number, _COUNTED_BYTES)
+            self.stored.pop(number, None)
+            if number < self.adopted:
+                self.adopted_left -= 1
+                if not self.adopted_left:
+                    # No call needs the files of the process that made the job.
+                    self.errands.append(lambda: self._sweep(self.job))
+                    self.changed.notify_all()
+            number = self.copied.pop(number, None)
+
+    def _sweep(self, spent: Optional[int]) -> None:
+        base = os.path.dirname(self.spool.path)
+        sweep(base, self.bridge.info["server_uid"], lambda job: self.bridge.ask({"what": "info", "job": job}), spent)
 
     def _may_release(self) -> bool:
         is_due = time.monotonic() - self.released_at >= _LOOK_SOON
@@ -290,6 +313,8 @@ class State:
             call.future._template = call.template
             if call.needs:
                 self.needs[self.next_id] = call.needs
+            if call.stored:
+                self.stored[self.next_id] = call.stored
             self.pending[self.next_id] = call.future
             if self.is_shared:
                 self.unconfirmed[self.next_id] = call
@@ -335,8 +360,7 @@ class State:
             self.spool.leave()
         if self.broken is None and self.adopted:
             # The process that created the job may have left some, and the job is closed now.
-            base = os.path.dirname(self.spool.path)
-            sweep(base, self.bridge.info["server_uid"], lambda job: self.bridge.ask({"what": "info", "job": job}))
+            self._sweep(None)
         if self.owns_bridge:
             self.bridge.close()
         with self.changed:
@@ -422,6 +446,9 @@ class State:
             cancelled.update(number for number in numbers if number in self.pending)
         for number in numbers:
             self._forget(number)
+            self.sizes.pop(number, None)
+            self.stored.pop(number, None)
+            self.copied.pop(number, None)
         return cancelled
 
     def _forget(self, number: int) -> None:
@@ -595,6 +622,9 @@ class State:
                 self.unconfirmed[number] = Again(future, task, swap, needs)
             if needs:
                 self.needs[number] = needs
+            if task in self.stored:
+                self.stored[number] = self.stored[task]
+            self.copied[number] = task
         template = self.template if future._template is None else future._template
         message = {"op": "again", "job": self.job, "task": task, "t": template, "number": number, "swap": swap}
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent import futures
 
 import pytest
 from conftest import wait_for
@@ -69,6 +70,12 @@ def come_next(where):
     subprocess.run([sys.executable, "-c", NEXT.format(where=where)], check=True)
 
 
+def size_after(value, path):
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return len(value)
+
+
 def left(place):
     return sorted(place.glob(".hq-values-*/call-*"))
 
@@ -87,7 +94,37 @@ def test_arguments_of_a_killed_process_stay_while_its_calls_need_them(cluster, g
     assert len(left(tmp_path)) == 1, "who attaches may have it made again"
     with hq.Executor.attach(int(job), server_dir=cluster.dir) as executor:
         assert executor.futures[0].result(60) == LONG
-    assert not list(tmp_path.glob(".hq-values-*")), "the job has ended"
+        wait_for(lambda: not list(tmp_path.glob(".hq-values-*")), "its calls have ended")
+
+
+def test_files_of_arguments_go_with_their_calls(gate, tmp_path):
+    with hq.Executor(2, local=True) as executor:
+        first, second = executor.submit(size_after, bytes(LONG), str(gate)), executor.submit(len, bytes(LONG))
+        assert second.result() == LONG
+        wait_for(lambda: len(left(tmp_path / "tmp")) == 1, "the second call has ended")
+        gate.touch()
+        assert first.result() == LONG and not left(tmp_path / "tmp")
+        cancelled = executor.submit(size_after, bytes(LONG), str(tmp_path / "never"))
+        with pytest.raises(TypeError):
+            executor.submit(len, 1, bytes(LONG)).result()
+        wait_for(lambda: cancelled.task is not None, "it was handed over")
+        assert cancelled.cancel()
+        wait_for(lambda: not left(tmp_path / "tmp"), "no call is left")
+
+
+def test_a_lost_value_is_made_again_from_long_arguments(cluster, gate, tmp_path):
+    worker = cluster.processes[-1]
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        future = executor.submit(bytes.upper, bytes(LONG))
+        futures.wait([future])
+        assert len(left(tmp_path)) == 1, "the call may run again"
+        worker.kill()
+        worker.wait()
+        cluster.start_worker()
+        assert future.result() == bytes(LONG)
+        assert len(left(tmp_path)) == 1
+        del future
+        wait_for(lambda: not left(tmp_path), "nobody can ask for the value")
 
 
 def test_results_of_a_killed_process_stay_until_its_job_is_forgotten(cluster, gate, tmp_path):
