@@ -36,6 +36,7 @@ from typing import (
 from . import _pickle
 from ._bridge import Bridge
 from ._future import CallFuture, Continuation
+from ._interpreter import INLINE_MAX
 from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
@@ -45,7 +46,7 @@ from .errors import HqError, NotPicklable, ValueTooLarge
 
 T = TypeVar("T")
 
-#: The maximum size of a payload that is sent through the server. Longer ones go through a file.
+#: Arguments longer than this go through files, unless files are known to reach all workers: then the limit is that of results.
 _PAYLOAD_MAX = 1 << 20
 #: The server's size limit for one call, including references to values.
 _ENTRY_MAX = 2_000_000
@@ -147,7 +148,8 @@ class Executor(_BaseExecutor):
             job = bridge.ask({"what": "open", "name": name or "python"}) if _attach is None else _attach
             workers = self._max_workers if is_local else None
             server = bridge.info["server_uid"]
-            spool = Spool(os.path.join(base, f".hq-values-{uuid.uuid4().hex[:12]}"), server, job, bridge.is_local)
+            long = INLINE_MAX if bridge.is_local or values is not None else _PAYLOAD_MAX
+            spool = Spool(os.path.join(base, f".hq-values-{uuid.uuid4().hex[:12]}"), server, job, bridge.is_local, long)
             if values is not None:
                 # Workers store results there.
                 spool.make()
@@ -252,6 +254,15 @@ class Executor(_BaseExecutor):
         """The id of the job whose tasks the calls are."""
         return self._state.job
 
+    def put(self, value: T) -> "Future[T]":
+        """Stores a value for calls. The result stands for it among the arguments of any number of calls, at any depth. The value
+        is deleted when the result is gone and these calls have ended."""
+        future: "CallFuture[T]" = CallFuture()
+        future.set_result(value)
+        # Changes of the object have no effect on calls.
+        future._stored = _pickle.store(value, self._state.spool)
+        return future
+
     def options(self, **changes: Any) -> "Options":
         """Returns the same executor with other options for calls that are made through the result: ``resources``,
         ``time_limit``, ``retries``, ``retry_grow``, ``crash_limit``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``,
@@ -289,15 +300,16 @@ class Executor(_BaseExecutor):
         return future
 
     def _payload(self, fn: Callable[..., Any], call: Tuple[Tuple[Any, ...], Dict[str, Any]], needs: Needs) -> bytes:
-        return _pickle.payload(self._functions.dumps(fn), _pickle.dump_arguments(*call, needs), False)
+        arguments = _pickle.dump_arguments(*call, needs)
+        return _pickle.payload(self._functions.dumps(fn, needs), needs.shorten(arguments), False)
 
     def _chunk_payload(self, fn: Callable[..., Any], chunk: List[Tuple[Any, ...]], needs: Needs) -> bytes:
         arguments = _pickle.dumps(chunk, "the arguments", needs)
-        return _pickle.payload(self._functions.dumps(fn), arguments, True)
+        return _pickle.payload(self._functions.dumps(fn, needs), needs.shorten(arguments), True)
 
     def _start(self, future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int) -> None:
         """Submits a call, at once or when the futures among its arguments have values."""
-        needs = Needs()
+        needs = Needs(self._state.spool)
         call = self._call(future, make, template, needs)
         if needs.missing:
             self._state.defer(future)
@@ -314,7 +326,7 @@ class Executor(_BaseExecutor):
             payload = make(needs)
             if needs.missing:
                 return None
-            payload = _pickle.with_needs(self._shortened(payload, needs), needs.held)
+            payload = _pickle.with_needs(payload, needs.held)
             if len(payload) > _ENTRY_MAX:
                 raise ValueTooLarge(
                     f"the call needs {len(needs.held)} long values of other calls, whose references have {len(payload)} bytes, and at "
@@ -338,7 +350,7 @@ class Executor(_BaseExecutor):
         def ended() -> None:
             if not state.claim_deferred(future):
                 return
-            needs = Needs()
+            needs = Needs(state.spool)
             call = self._call(future, make, template, needs)
             if not needs.missing:
                 state.add_deferred(call)
@@ -380,14 +392,6 @@ class Executor(_BaseExecutor):
         future: "CallFuture[Any]" = CallFuture(self._state)
         self._start(future, lambda needs: self._chunk_payload(fn, chunk, needs), template)
         return future
-
-    def _shortened(self, payload: bytes, needs: Needs) -> bytes:
-        """Moves a payload that is too long for the server into a file."""
-        if len(payload) <= _PAYLOAD_MAX:
-            return payload
-        stored = self._state.spool.store(payload)
-        needs.stored.append(stored)
-        return b"\2" + os.fsencode(stored.path)
 
     def program(
         self,

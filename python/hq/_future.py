@@ -99,6 +99,7 @@ class CallFuture(Future[T]):
         "_done_callbacks",
         "_owner",
         "_number",
+        "_stored",
         "_template",
     )
 
@@ -113,6 +114,8 @@ class CallFuture(Future[T]):
         self._owner = owner
         #: The task id, after the submit.
         self._number: Optional[int] = None
+        #: The file with its value for calls, if the program has put it there.
+        self._stored: Any = None
         #: Identifies the common part that it shares with other calls.
         self._template: Optional[int] = None
 

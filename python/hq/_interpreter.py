@@ -71,8 +71,9 @@ class Interpreter:
         self.values_limit = None
         self.value_max = VALUE_MAX
         self.is_forked = False
-        # References to values that the call reads.
+        # References to values that the call reads, and its values from files of the client.
         self.needs = []
+        self.stored = {}
         self.refusal = None
         self.calls_left = None
         self.memory_max = None
@@ -119,8 +120,8 @@ class Interpreter:
         # Pickled arguments refer to values by this name.
         module = types.ModuleType("_hq_values")
 
-        def load(index):
-            return self.load_need(index)
+        def load(where):
+            return self.load_need(where) if type(where) is int else self.load_stored(where)
 
         load.__module__, load.__qualname__ = "_hq_values", "load"
         module.load = load
@@ -275,12 +276,13 @@ class Interpreter:
     def parts(self, payload):
         """Returns the pickled function and arguments, and whether they belong to several calls."""
         self.needs = []
+        self.stored = {}
         if payload[0] == 3:
             (size,) = struct.unpack_from("<I", payload, 1)
             self.needs = [[reference] for reference in json.loads(bytes(payload[5 : 5 + size]))]
             payload = payload[5 + size :]
         if payload[0] == 2:
-            # Too long for the server: the caller has stored it in a file, which stays for another attempt.
+            # From a client of an earlier release: everything is in a file.
             with own_file(bytes(payload[1:])) as file:
                 payload = memoryview(file.read())
         (size,) = struct.unpack_from("<I", payload, 1)
@@ -291,7 +293,10 @@ class Interpreter:
         if function is None:
             if len(self.functions) >= FUNCTIONS_MAX:
                 self.functions.clear()
-            function = self.functions[name] = pickle.loads(name)
+            function = pickle.loads(name)
+            if not self.stored:
+                # Otherwise the function would keep a file of the client.
+                self.functions[name] = function
             if self.shared:
                 for names in variables_of(function):
                     names.update(self.shared)
@@ -303,6 +308,7 @@ class Interpreter:
             function = self.function(name)
             arguments = pickle.loads(arguments)
             self.needs = []
+            self.stored = {}
             if is_chunk:
                 result = [function(*args) for args in arguments]
             else:
@@ -317,6 +323,7 @@ class Interpreter:
             return self.failure(error)
         finally:
             self.needs = []
+            self.stored = {}
         if type(result) in SIMPLE:
             return VALUE_BYTE + pickle.dumps(result, 5), None
         return self.result(token, result)
@@ -381,6 +388,12 @@ class Interpreter:
                 raise Lost(bytes([LOST]) + json.dumps(described).encode(), text) from None
             need.append(load_value(view))
         return need[1]
+
+    def load_stored(self, path):
+        """Loads a value from a file of the client. Within a call, each value is one object."""
+        if path not in self.stored:
+            self.stored[path] = load_value(map_value(path))
+        return self.stored[path]
 
     def described(self, error):
         described, message = describe(error)
@@ -560,8 +573,8 @@ def memory_used():
         return int(file.read().split()[1]) * PAGE
 
 
-def dumps(value, buffers):
-    """Pickles an object. Appends long buffers, such as array data, to `buffers`, unless it is `None`."""
+def keep_in(buffers):
+    """Returns a callback of picklers that appends long buffers, such as array data, to `buffers`, unless it is `None`."""
 
     def keep(buffer):
         try:
@@ -573,7 +586,12 @@ def dumps(value, buffers):
         buffers.append(raw)
         return False
 
-    callback = None if buffers is None else keep
+    return None if buffers is None else keep
+
+
+def dumps(value, buffers):
+    """Pickles an object. Appends long buffers to `buffers`."""
+    callback = keep_in(buffers)
     try:
         return pickle.dumps(value, 5, buffer_callback=callback)
     except KeyboardInterrupt:
@@ -645,11 +663,17 @@ def map_value(path):
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
-def load_value(view):
+def parts_of(view):
+    """Returns the pickle and the buffers of a value."""
     size, count = HEAD.unpack_from(view)
     begin = HEAD.size * (1 + count)
     places = [HEAD.unpack_from(view, HEAD.size * (1 + number)) for number in range(count)]
-    return pickle.loads(view[begin : begin + size], buffers=[view[at : at + length] for at, length in places])
+    return [view[begin : begin + size], *(view[at : at + length] for at, length in places)]
+
+
+def load_value(view):
+    pickled, *buffers = parts_of(view)
+    return pickle.loads(pickled, buffers=buffers)
 
 
 def describe(error):

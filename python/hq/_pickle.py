@@ -21,8 +21,8 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Callable
 
 from ._held import Held, held_by
-from ._interpreter import own_file
-from ._spool import Stored
+from ._interpreter import keep_in, own_file
+from ._spool import Spool, Stored
 from .errors import (
     CallDied,
     CallError,
@@ -43,6 +43,7 @@ PROTOCOL = 5
 # First byte of an outcome; see _interpreter.py.
 VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
+_TEXTS = frozenset({bytes, bytearray, str})
 _SIMPLE = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 _CODE = (
@@ -62,15 +63,61 @@ def _cloudpickle() -> Any:
 class Needs:
     """Futures among the arguments of a call, at any depth. Finished futures are replaced by their values."""
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Spool | None = None) -> None:
+        #: Where long values are stored. `None` = they stay among the arguments.
+        self.spool = spool
         self.missing: set[Future[Any]] = set()
         #: Values that workers hold. The call refers to them by their positions in this list.
         self.held: list[Held] = []
         #: Files with arguments.
         self.stored: list[Stored] = []
 
+    def replace(self, obj: Any) -> Any:
+        """Returns what stands for a future or a long array, or `NotImplemented` for other objects."""
+        if isinstance(obj, Future):
+            return self.reduce(obj)
+        if self.spool is None:
+            return NotImplemented
+        try:
+            size = obj.nbytes
+        except Exception:
+            return NotImplemented
+        if type(size) is not int or size <= self.spool.long:
+            return NotImplemented
+        try:
+            return self.store(obj)
+        except NotPicklable:
+            # With futures in it.
+            return NotImplemented
+
+    def store(self, obj: Any) -> Any:
+        """Moves a long object into a file."""
+        if self.missing:
+            # The arguments are pickled again when all values exist.
+            return int, ()
+        assert self.spool is not None
+        return self._load(store(obj, self.spool))
+
+    def shorter(self, text: Any) -> Any:
+        """Returns what stands for a long text among the arguments."""
+        assert self.spool is not None
+        return _Replaced(self.store(text)) if type(text) in _TEXTS and len(text) > self.spool.long else text
+
+    def shorten(self, pickled: bytes) -> bytes:
+        """Moves a long pickle into a file."""
+        if self.spool is None or self.missing or len(pickled) <= self.spool.long:
+            return pickled
+        return pickle.dumps(_Replaced(self._load(self.spool.store(pickled))), PROTOCOL)
+
+    def _load(self, stored: Stored) -> Any:
+        self.stored.append(stored)
+        return _hq_values.load, (os.fsencode(stored.path),)
+
     def reduce(self, future: Future[Any]) -> Any:
         if future.done():
+            stored = getattr(future, "_stored", None)
+            if stored is not None and stored.spool is self.spool:
+                return self._load(stored)
             error = CancelledError() if future.cancelled() else future.exception()
             if error is not None:
                 raise NeedFailed(error)
@@ -83,6 +130,16 @@ class Needs:
         self.missing.add(future)
         # The arguments are pickled again when all values exist.
         return int, ()
+
+
+class _Replaced:
+    """Pickles as something else."""
+
+    def __init__(self, reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> Any:
+        return self.reduced
 
 
 class FileGone(Exception):
@@ -104,13 +161,15 @@ class NeedFailed(Exception):
 class _Pickler(pickle.Pickler):
     """Detects objects that a worker could not find."""
 
-    def __init__(self, file: io.BytesIO, needs: Needs | None) -> None:
-        super().__init__(file, PROTOCOL)
+    def __init__(self, file: io.BytesIO, needs: Needs | None, buffers: list[Any] | None) -> None:
+        super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[no-untyped-call]
         self.needs = needs
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, Future) and self.needs is not None:
-            return self.needs.reduce(obj)
+        if self.needs is not None:
+            replaced = self.needs.replace(obj)
+            if replaced is not NotImplemented:
+                return replaced
         if isinstance(obj, types.FunctionType):
             if _has_no_name(obj):
                 raise _ByValue
@@ -122,14 +181,16 @@ class _Pickler(pickle.Pickler):
 class _CodePickler(pickle.Pickler):
     """Sends functions without a name by their code."""
 
-    def __init__(self, file: io.BytesIO, needs: Needs | None) -> None:
-        super().__init__(file, PROTOCOL)
+    def __init__(self, file: io.BytesIO, needs: Needs | None, buffers: list[Any] | None) -> None:
+        super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[no-untyped-call]
         self.needs = needs
         self.under_way: set[int] = set()
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, Future) and self.needs is not None:
-            return self.needs.reduce(obj)
+        if self.needs is not None:
+            replaced = self.needs.replace(obj)
+            if replaced is not NotImplemented:
+                return replaced
         if isinstance(obj, type) and obj.__module__ == "__main__":
             raise NotPicklable(
                 f"the class {obj.__qualname__} of __main__ can only be sent with cloudpickle (pip install cloudpickle), or "
@@ -182,11 +243,12 @@ def _used(code: types.CodeType) -> set[str]:
     return names
 
 
-def dumps(value: Any, what: str, needs: Needs | None = None) -> bytes:
-    """Pickles an object; `what` names it in errors, and `needs` receives its futures. Raises the error of a failed one."""
+def dumps(value: Any, what: str, needs: Needs | None = None, buffers: list[Any] | None = None) -> bytes:
+    """Pickles an object; `what` names it in errors, `needs` receives its futures, and `buffers` long buffers. Raises the error of a
+    failed future."""
     file = io.BytesIO()
     try:
-        _Pickler(file, needs).dump(value)
+        _Pickler(file, needs, buffers).dump(value)
         return file.getvalue()
     except _ByValue:
         pass
@@ -197,11 +259,13 @@ def dumps(value: Any, what: str, needs: Needs | None = None) -> bytes:
             raise _named(what, error) from error
     cloudpickle = _cloudpickle()
     file = io.BytesIO()
+    if buffers:
+        buffers.clear()
     try:
         if cloudpickle is not None:
-            _cloud_pickler(cloudpickle)(file, needs).dump(value)
+            _cloud_pickler(cloudpickle)(file, needs, buffers).dump(value)
         else:
-            _CodePickler(file, needs).dump(value)
+            _CodePickler(file, needs, buffers).dump(value)
         return file.getvalue()
     except (NotPicklable, NeedFailed):
         raise
@@ -212,13 +276,15 @@ def dumps(value: Any, what: str, needs: Needs | None = None) -> bytes:
 @functools.lru_cache(maxsize=1)
 def _cloud_pickler(cloudpickle: Any) -> Any:
     class CloudPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        def __init__(self, file: io.BytesIO, needs: Needs | None) -> None:
-            super().__init__(file, PROTOCOL)
+        def __init__(self, file: io.BytesIO, needs: Needs | None, buffers: list[Any] | None) -> None:
+            super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[no-untyped-call]
             self.needs = needs
 
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, Future) and self.needs is not None:
-                return self.needs.reduce(obj)
+            if self.needs is not None:
+                replaced = self.needs.replace(obj)
+                if replaced is not NotImplemented:
+                    return replaced
             return super().reducer_override(obj)
 
     return CloudPickler
@@ -236,18 +302,53 @@ class _PicklingError(NotPicklable, pickle.PicklingError):
     pass
 
 
+class _Bytes:
+    """Bytes whose content a pickle need not copy."""
+
+    def __init__(self, value: bytes | bytearray) -> None:
+        self.value = value
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self.value), (pickle.PickleBuffer(self.value),)
+
+
+def store(value: Any, spool: Spool) -> Stored:
+    """Stores a value for calls in a file. Its buffers can be mapped from there."""
+    buffers: list[Any] = []
+    what = f"a value of type {type(value).__qualname__}"
+    pickled = dumps(_Bytes(value) if type(value) in (bytes, bytearray) else value, what, None, buffers)
+    return spool.store(pickled, buffers)
+
+
 def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs) -> bytes:
     """Pickles the arguments of one call. An error names the one that cannot be sent."""
-    if not kwargs and all(type(arg) in _SIMPLE for arg in args):
+    long = sys.maxsize if needs.spool is None else needs.spool.long
+    is_simple = not kwargs
+    for arg in args if is_simple else (*args, *kwargs.values()):
+        kind = type(arg)
+        if kind in _TEXTS and len(arg) > long:
+            args, kwargs = tuple(map(needs.shorter, args)), {name: needs.shorter(arg) for name, arg in kwargs.items()}
+            is_simple = False
+            break
+        is_simple = is_simple and kind in _SIMPLE
+    if is_simple:
         return pickle.dumps((args, kwargs), PROTOCOL)
     try:
         return dumps((args, kwargs), "the arguments", needs)
     except NotPicklable as error:
+        needs = Needs()
         for number, arg in enumerate(args, 1):
             dumps(arg, f"argument {number}, of type {type(arg).__qualname__},", needs)
         for name, arg in kwargs.items():
             dumps(arg, f"argument `{name}`, of type {type(arg).__qualname__},", needs)
         raise error
+
+
+class _Own(Needs):
+    """Long values among the variables of a function. Futures cannot be there."""
+
+    def reduce(self, future: Future[Any]) -> Any:
+        return NotImplemented
 
 
 class Functions:
@@ -258,14 +359,16 @@ class Functions:
     def __init__(self) -> None:
         self._known: dict[int, tuple[Callable[..., Any], Any, bytes]] = {}
 
-    def dumps(self, function: Callable[..., Any]) -> bytes:
+    def dumps(self, function: Callable[..., Any], needs: Needs) -> bytes:
         code = getattr(function, "__code__", None)
         known = self._known.get(id(function))
         if known is not None and known[0] is function and known[1] is code:
             return known[2]
         name = getattr(function, "__qualname__", None) or type(function).__qualname__
-        pickled = dumps(function, f"the function {name}")
-        if _is_constant(function):
+        own = _Own(needs.spool)
+        pickled = own.shorten(dumps(function, f"the function {name}", own))
+        needs.stored += own.stored
+        if _is_constant(function) and not own.stored:
             if len(self._known) >= self._MAX:
                 self._known.clear()
             self._known[id(function)] = (function, code, pickled)

@@ -14,10 +14,12 @@ import tempfile
 import threading
 import time
 import uuid
-from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
+import warnings
+import weakref
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Set, Tuple
 
 from ._held import this_machine
-from ._interpreter import NEW, own_dir, own_file
+from ._interpreter import map_value, own_dir, parts_of, write_value
 
 #: Names of directories: with files for workers, as created for executors, and, below the directory for temporary files, with files fetched
 #: from workers, as created by `tempfile`.
@@ -31,6 +33,12 @@ CALL = "call-"
 _ARGUMENT = re.compile(rf"{CALL}[0-9a-f]{{32}}")
 _RESULT = re.compile(r"value-[0-9]+-[0-9]*-[0-9a-f]{12}")
 _VALUE = re.compile(r"[0-9]+|[0-9a-fA-F]{32}")
+#: A value of at least this size is compared with earlier ones: first samples of it, then everything.
+_SHARED_MIN = 1 << 20
+_SAMPLE = 256
+#: A value of at least this size gets a warning when it is sent this often.
+_WARNED_MIN = 10 << 20
+_USES_WARNED = 3
 #: Seconds to keep a directory whose owner's state is unknown here, and between two signs of life.
 _KEPT = 30 * 86_400.0
 _SIGN = 3_600.0
@@ -42,8 +50,12 @@ Ask = Callable[[int], Optional[Dict[str, Any]]]
 class Spool:
     """A directory of this process."""
 
-    def __init__(self, path: str, server: str, job: int, is_local: bool) -> None:
+    def __init__(self, path: str, server: str, job: int, is_local: bool, long: int) -> None:
         self.path = path
+        #: Values longer than this are stored here; the server gets the others.
+        self.long = long
+        # By size and samples.
+        self._shared: "weakref.WeakValueDictionary[Any, Stored]" = weakref.WeakValueDictionary()
         self.owner = {"server": server, "job": job, "is_local": is_local}
         self.is_made = False
         self._lock: Optional[int] = None
@@ -61,16 +73,25 @@ class Spool:
                 self.is_made = True
         return self.path
 
-    def store(self, data: bytes) -> "Stored":
-        """Writes a value for calls to a new file."""
+    def store(self, pickled: bytes, buffers: Sequence[Any] = ()) -> "Stored":
+        """Writes a value for calls to a file, or returns the file of an equal value."""
+        parts = [pickled, *buffers]
+        size = sum(map(len, parts))
+        key = _key(parts) if size >= _SHARED_MIN else None
+        known = None if key is None else self._shared.get(key)
+        if known is not None and known.has(parts):
+            known.note_again()
+            return known
         path = os.path.join(self.make(), f"{CALL}{uuid.uuid4().hex}")
         try:
-            with own_file(path, NEW) as file:
-                file.write(data)
+            write_value(path, pickled, buffers)  # type: ignore[no-untyped-call]
         except BaseException:
             self.drop(path)
             raise
-        return Stored(self, path)
+        stored = Stored(self, path, size)
+        if key is not None:
+            self._shared[key] = stored
+        return stored
 
     def drop(self, path: str) -> None:
         """Removes a file, unless others may need it after this process."""
@@ -111,14 +132,47 @@ class Spool:
 class Stored:
     """A file with a value for calls. When it is collected, the file is removed."""
 
-    __slots__ = ("path", "spool")
+    __slots__ = ("path", "size", "spool", "uses", "__weakref__")
 
-    def __init__(self, spool: Spool, path: str) -> None:
+    def __init__(self, spool: Spool, path: str, size: int) -> None:
         self.spool = spool
         self.path = path
+        self.size = size
+        self.uses = 1
+
+    def has(self, parts: Sequence[Any]) -> bool:
+        """Returns whether the file contains this pickle and these buffers."""
+        try:
+            found = parts_of(map_value(self.path))  # type: ignore[no-untyped-call]
+        except OSError:
+            return False
+        return len(found) == len(parts) and all(map(_is_same, found, parts))
+
+    def note_again(self) -> None:
+        self.uses += 1
+        if self.uses == _USES_WARNED and self.size >= _WARNED_MIN:
+            warnings.warn(
+                f"a value of {self.size} bytes was sent to calls for the {_USES_WARNED}rd time: value = executor.put(value) sends it once",
+                stacklevel=2,
+            )
 
     def __del__(self) -> None:
         self.spool.drop(self.path)
+
+
+def _key(parts: Sequence[Any]) -> Any:
+    """Returns what equal values have in common, and other values rarely."""
+    samples = [(part[:_SAMPLE], part[len(part) // 2 :][:_SAMPLE], part[-_SAMPLE:]) for part in parts]
+    return tuple((len(part), *map(bytes, sample)) for part, sample in zip(parts, samples))
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Compares bytes without copying them, eight at a time."""
+    whole = len(first) & ~7
+    first, second = memoryview(first), memoryview(second)
+    if len(first) != len(second) or first[whole:] != second[whole:]:
+        return False
+    return not whole or first[:whole].cast("Q") == second[:whole].cast("Q")
 
 
 def claim(path: str, owner: Dict[str, Any]) -> int:

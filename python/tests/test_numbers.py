@@ -116,7 +116,7 @@ class Recorder:
 
 def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tmp_path):
     bridge = Recorder()
-    state = State(bridge, False, 1, None, Spool(str(tmp_path / "spool"), "", 1, False))
+    state = State(bridge, False, 1, None, Spool(str(tmp_path / "spool"), "", 1, False, 1 << 20))
     futures = [CallFuture(state) for _ in range(3)]
     for future in futures:
         state.add(Call(future, b"x", 7))
@@ -143,7 +143,7 @@ def test_the_task_that_has_the_number_of_a_call_is_not_cancelled_in_its_place(tm
 def a_state(tmp_path, count):
     """Creates a state with waiting calls and without a sending thread."""
     bridge = Recorder()
-    state = State(bridge, False, 1, None, Spool(str(tmp_path / "spool"), "", 1, False))
+    state = State(bridge, False, 1, None, Spool(str(tmp_path / "spool"), "", 1, False, 1 << 20))
     futures = [CallFuture(state) for _ in range(count)]
     for future in futures:
         state.add(Call(future, b"x", 7))

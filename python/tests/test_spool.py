@@ -269,7 +269,7 @@ def test_no_file_is_removed_while_it_is_open(gate, tmp_path, monkeypatch):
             unlink(path)
 
     monkeypatch.setattr(os, "unlink", as_on_nfs)
-    spool = _spool.Spool(str(tmp_path / NAME), "s", 1, False)
+    spool = _spool.Spool(str(tmp_path / NAME), "s", 1, False, 1 << 20)
     spool.make()
     (tmp_path / NAME / ARGUMENT).touch()
     spool.remove()

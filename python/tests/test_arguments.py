@@ -1,0 +1,115 @@
+"""Long arguments are values in files: shared by calls that get equal ones, mapped by interpreters."""
+
+import os
+import pickle
+import time
+import warnings
+
+import pytest
+from conftest import wait_for
+
+import hq
+
+SIZE = 3 << 20
+
+
+class Array:
+    """What an array is to a pickler, without numpy."""
+
+    def __init__(self, data):
+        self.data = data
+
+    @property
+    def nbytes(self):
+        return memoryview(self.data).nbytes
+
+    def __reduce_ex__(self, protocol):
+        return Array, (pickle.PickleBuffer(self.data),)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    path = [os.path.dirname(os.path.dirname(hq.__file__)), os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+    return tmp_path
+
+
+def files(place):
+    return list((place / "tmp").glob(".hq-values-*/call-*"))
+
+
+def size_after(path, *values):
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return sum(len(getattr(value, "data", value)) for value in values)
+
+
+def change(first, second):
+    """Changes a value, and says whether the other one is the same object."""
+    before, first.data[0] = first.data[0], 7
+    return before, second.data[0]
+
+
+def test_calls_share_equal_values(place):
+    gate, array = place / "gate", Array(bytearray(SIZE))
+    with hq.Executor(2, local=True) as executor:
+        futures = [executor.submit(size_after, str(gate), array, number * b"x") for number in range(4)]
+        futures.append(executor.submit(size_after, str(gate), [{"deep": 1}, Array(bytearray(SIZE))][1]))
+        assert len(files(place)) == 1
+        # A value that was changed meanwhile is another one, although the object is the same.
+        array.data[SIZE // 3] = 1
+        futures.append(executor.submit(size_after, str(gate), array))
+        futures.append(executor.submit(lambda: size_after(str(gate), array)))
+        assert len(files(place)) == 2
+        gate.touch()
+        sizes = [future.result() for future in futures]
+        assert sizes == [SIZE, SIZE + 1, SIZE + 2, SIZE + 3, SIZE, SIZE, SIZE]
+        wait_for(lambda: not files(place), "all calls have ended")
+
+
+def test_a_call_may_change_its_values_without_others_seeing_it(place):
+    array = Array(bytearray(SIZE))
+    with hq.Executor(2, local=True) as executor:
+        # The same object twice is one object there as well.
+        assert executor.submit(change, array, array).result() == (0, 7)
+        put = executor.put(array)
+        assert [executor.submit(change, put, array).result() for _ in range(3)] == [(0, 7)] * 3
+        assert array.data[0] == 0
+
+
+def test_a_value_that_was_put_is_one_file_until_its_handle_is_gone(place):
+    with hq.Executor(2, local=True) as executor:
+        text = executor.put("x" * SIZE)
+        assert text.result() == "x" * SIZE and len(files(place)) == 1
+        assert executor.submit(len, text).result() == SIZE
+        assert list(executor.map(len, [text] * 5, chunksize=2)) == [SIZE] * 5
+        assert executor.submit(len, [text, {"deep": text}]).result() == 2
+        assert len(files(place)) == 1
+        del text
+        wait_for(lambda: not files(place), "nobody can send it")
+        short = executor.put(7)
+        assert executor.submit(abs, short).result() == 7
+
+
+@pytest.mark.parametrize("value", [b"x" * 100_000, bytearray(100_000), "ä" * 70_000, list(range(20_000)), {"k": b"x" * 100_000}])
+def test_long_arguments_of_any_type_arrive(place, value):
+    with hq.Executor(1, local=True) as executor:
+        arrived = executor.submit(pickle.dumps, value, protocol=5).result()
+        assert pickle.loads(arrived) == value and type(pickle.loads(arrived)) is type(value)
+        assert executor.submit(lambda: len(value)).result() == len(value), "as a variable of a function"
+        assert [*executor.map(len, [value] * 3, chunksize=3)] == [len(value)] * 3
+        wait_for(lambda: not files(place), "the calls have ended")
+
+
+def test_who_sends_a_long_value_again_and_again_hears_of_put(place):
+    gate, value = place / "gate", bytes(10 << 20)
+    with hq.Executor(1, local=True) as executor:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            futures = [executor.submit(size_after, str(gate), value) for _ in range(4)]
+        assert [str(one.message).partition(":")[2] for one in caught] == [" value = executor.put(value) sends it once"]
+        gate.touch()
+        assert [future.result() for future in futures] == [len(value)] * 4
