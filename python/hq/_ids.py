@@ -35,9 +35,11 @@ def numbers_of(message: Dict[str, Any]) -> range:
 def ranges(numbers: Iterable[int]) -> List[List[int]]:
     """Converts numbers to ranges of first and count."""
     found: List[List[int]] = []
+    end = -1
     for number in sorted(numbers):
-        if found and number == sum(found[-1]):
+        if number == end:
             found[-1][1] += 1
         else:
             found.append([number, 1])
+        end = number + 1
     return found

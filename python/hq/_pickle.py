@@ -63,6 +63,8 @@ def _cloudpickle() -> Any:
 class Needs:
     """Futures among the arguments of a call, at any depth. Finished futures are replaced by their values."""
 
+    __slots__ = ("held", "missing", "spool", "stored")
+
     def __init__(self, spool: Spool | None = None) -> None:
         #: Where long values are stored. `None` = they stay among the arguments.
         self.spool = spool
@@ -346,6 +348,8 @@ def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs) 
 
 class _Own(Needs):
     """Long values among the variables of a function. Futures cannot be there."""
+
+    __slots__ = ()
 
     def reduce(self, future: Future[Any]) -> Any:
         return NotImplemented

@@ -36,8 +36,8 @@ _LOOK_AGAIN = 30.0
 _LOOK_SOON = 1.0
 #: Unneeded arguments of this many bytes are released at once, others after a while.
 _SPENT_BYTES = 1 << 20
-#: Payloads longer than this are counted one by one, others with this size.
-_COUNTED_BYTES = 1 << 10
+#: The sizes of payloads longer than this are known, others count as this size.
+_COUNTED_BYTES = 1 << 9
 
 FINISHED, FAILED, CANCELED, ABORTED = 2, 3, 4, 5
 
@@ -194,10 +194,8 @@ class State:
         """Names the values, and the calls with arguments, that are no longer needed."""
         references = self.values.take_released()
         with self.lock:
-            for reference in references:
-                # Without its value, a call need not be repeated.
-                if reference["job"] == self.job:
-                    self._spend(reference["task"])
+            # Without their values, calls need not be repeated.
+            self._spend(reference["task"] for reference in references if reference["job"] == self.job)
             spent: List[int] = []
             if self._may_release():
                 spent, self.spent, self.spent_bytes = self.spent, [], 0
@@ -205,19 +203,25 @@ class State:
         if references or spent:
             self.bridge.send({"op": "release", "refs": references, "job": self.job, "tasks": ranges(spent)})
 
-    def _spend(self, number: Optional[int]) -> None:
-        """Drops the arguments of a call, and of the calls that it repeats."""
-        while number is not None:
-            self.spent.append(number)
-            self.spent_bytes += self.sizes.pop(number, _COUNTED_BYTES)
+    def _spend(self, numbers: Iterable[int]) -> None:
+        """Drops the arguments of calls, and of the calls that they repeat."""
+        spent = [*numbers]
+        # `spent` grows by repeated calls.
+        for number in spent if self.copied else ():
+            if number in self.copied:
+                spent.append(self.copied.pop(number))
+        self.spent += spent
+        self.spent_bytes += _COUNTED_BYTES * len(spent)
+        for number in spent if self.sizes else ():
+            self.spent_bytes += self.sizes.pop(number, 0)
+        for number in spent if self.stored else ():
             self.stored.pop(number, None)
-            if number < self.adopted:
-                self.adopted_left -= 1
-                if not self.adopted_left:
-                    # No call needs the files of the process that made the job.
-                    self.errands.append(lambda: self._sweep(self.job))
-                    self.changed.notify_all()
-            number = self.copied.pop(number, None)
+        if self.adopted_left:
+            self.adopted_left -= sum(number < self.adopted for number in spent)
+            if not self.adopted_left:
+                # No call needs the files of the process that made the job.
+                self.errands.append(lambda: self._sweep(self.job))
+                self.changed.notify_all()
 
     def _sweep(self, spent: Optional[int]) -> None:
         base = os.path.dirname(self.spool.path)
@@ -491,9 +495,7 @@ class State:
             del value
             settled.append((number, result, error))
         with self.changed:
-            for number, result, _ in settled:
-                if type(result) is not Held:
-                    self._spend(number)
+            self._spend(number for number, result, _ in settled if type(result) is not Held)
             if self._may_release():
                 self.changed.notify_all()
         self._settle(settled)
