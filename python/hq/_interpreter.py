@@ -120,8 +120,8 @@ class Interpreter:
         # Pickled arguments refer to values by this name.
         module = types.ModuleType("_hq_values")
 
-        def load(where):
-            return self.load_need(where) if type(where) is int else self.load_stored(where)
+        def load(where, number=None):
+            return self.load_need(where) if number is None else self.load_stored(where, number)
 
         load.__module__, load.__qualname__ = "_hq_values", "load"
         module.load = load
@@ -389,11 +389,12 @@ class Interpreter:
             need.append(load_value(view))
         return need[1]
 
-    def load_stored(self, path):
-        """Loads a value from a file of the client. Within a call, each value is one object."""
-        if path not in self.stored:
-            self.stored[path] = load_value(map_value(path))
-        return self.stored[path]
+    def load_stored(self, path, number):
+        """Loads a value from a file of the client. Within a call, a value is one object for each number."""
+        key = path, number
+        if key not in self.stored:
+            self.stored[key] = load_value(map_value(path))
+        return self.stored[key]
 
     def described(self, error):
         described, message = describe(error)

@@ -43,7 +43,8 @@ PROTOCOL = 5
 # First byte of an outcome; see _interpreter.py.
 VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LOST, TOO_LARGE, DIED = range(11)
 
-_TEXTS = frozenset({bytes, bytearray, str})
+# Immutable, so a call cannot distinguish one object from two equal ones.
+_TEXTS = frozenset({bytes, str})
 _SIMPLE = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 _CODE = (
@@ -63,7 +64,7 @@ def _cloudpickle() -> Any:
 class Needs:
     """Futures among the arguments of a call, at any depth. Finished futures are replaced by their values."""
 
-    __slots__ = ("held", "missing", "spool", "stored")
+    __slots__ = ("held", "known", "missing", "spool", "stored")
 
     def __init__(self, spool: Spool | None = None) -> None:
         #: Where long values are stored. `None` = they stay among the arguments.
@@ -73,6 +74,8 @@ class Needs:
         self.held: list[Held] = []
         #: Files with arguments.
         self.stored: list[Stored] = []
+        #: Long objects by id, with what stands for them.
+        self.known: dict[int, tuple[Any, Any]] = {}
 
     def replace(self, obj: Any) -> Any:
         """Returns what stands for a future or a long array, or `NotImplemented` for other objects."""
@@ -97,8 +100,11 @@ class Needs:
         if self.missing:
             # The arguments are pickled again when all values exist.
             return int, ()
-        assert self.spool is not None
-        return self._load(store(obj, self.spool))
+        known = self.known.get(id(obj))
+        if known is None:
+            assert self.spool is not None
+            known = self.known[id(obj)] = obj, self._load(store(obj, self.spool), len(self.stored))
+        return known[1]
 
     def shorter(self, text: Any) -> Any:
         """Returns what stands for a long text among the arguments."""
@@ -109,17 +115,18 @@ class Needs:
         """Moves a long pickle into a file."""
         if self.spool is None or self.missing or len(pickled) <= self.spool.long:
             return pickled
-        return pickle.dumps(_Replaced(self._load(self.spool.store(pickled))), PROTOCOL)
+        return pickle.dumps(_Replaced(self._load(self.spool.store(pickled), len(self.stored))), PROTOCOL)
 
-    def _load(self, stored: Stored) -> Any:
+    def _load(self, stored: Stored, number: int) -> Any:
+        """Returns what loads a file. Objects with different numbers may share a file, but are different objects in a call."""
         self.stored.append(stored)
-        return _hq_values.load, (os.fsencode(stored.path),)
+        return _hq_values.load, (os.fsencode(stored.path), number)
 
     def reduce(self, future: Future[Any]) -> Any:
         if future.done():
             stored = getattr(future, "_stored", None)
             if stored is not None and stored.spool is self.spool:
-                return self._load(stored)
+                return self._load(stored, id(future))
             error = CancelledError() if future.cancelled() else future.exception()
             if error is not None:
                 raise NeedFailed(error)
@@ -370,9 +377,9 @@ class Functions:
             return known[2]
         name = getattr(function, "__qualname__", None) or type(function).__qualname__
         own = _Own(needs.spool)
+        before, own.stored = len(needs.stored), needs.stored
         pickled = own.shorten(dumps(function, f"the function {name}", own))
-        needs.stored += own.stored
-        if _is_constant(function) and not own.stored:
+        if _is_constant(function) and len(needs.stored) == before:
             if len(self._known) >= self._MAX:
                 self._known.clear()
             self._known[id(function)] = (function, code, pickled)

@@ -76,8 +76,26 @@ def test_a_call_may_change_its_values_without_others_seeing_it(place):
         # The same object twice is one object there as well.
         assert executor.submit(change, array, array).result() == (0, 7)
         put = executor.put(array)
-        assert [executor.submit(change, put, array).result() for _ in range(3)] == [(0, 7)] * 3
+        assert [executor.submit(change, put, put).result() for _ in range(3)] == [(0, 7)] * 3
         assert array.data[0] == 0
+
+
+def change_data(first, second):
+    first[0] = 7
+    return second[0]
+
+
+def test_equal_values_in_a_call_are_as_many_objects_as_in_the_program(place):
+    first, second, data = Array(bytearray(SIZE)), Array(bytearray(SIZE)), bytearray(SIZE)
+    with hq.Executor(2, local=True) as executor:
+        puts = executor.put(first), executor.put(second)
+        for one, other in [(first, second), puts, (puts[0], first)]:
+            assert executor.submit(change, one, other).result() == (0, 0)
+            assert executor.submit(change, one, one).result() == (0, 7)
+            assert list(executor.map(change, [one, other], [one, other], chunksize=2)) == [(0, 7)] * 2
+        assert executor.submit(lambda one: change(first, one), first).result() == (0, 0), "a variable of the function"
+        assert executor.submit(change_data, data, bytearray(SIZE)).result() == 0
+        assert executor.submit(change_data, data, data).result() == 7
 
 
 def test_a_value_that_was_put_is_one_file_until_its_handle_is_gone(place):
