@@ -815,13 +815,14 @@ getattr(threading, "_register_atexit", atexit.register)(_at_exit)
 def _after_fork() -> None:
     """In a child process, invalidates the parent's executors, whose locks may be held forever."""
     for state in list(states):
+        # Before any call is dropped: its files belong to the parent.
+        state.spool.leave()
         state.lock = threading.RLock()
         state.changed = threading.Condition(state.lock)
         state.broken = ServerGone("this executor was made before a fork; make another one in this process")
         state.waiting.clear()
         state.pending.clear()
         state.unconfirmed.clear()
-        state.spool.leave()
         state.is_over = True
     states.clear()
 

@@ -1,5 +1,6 @@
 """Long arguments are values in files: shared by calls that get equal ones, mapped by interpreters."""
 
+import gc
 import os
 import pickle
 import time
@@ -120,6 +121,20 @@ def test_long_arguments_of_any_type_arrive(place, value):
         assert executor.submit(lambda: len(value)).result() == len(value), "as a variable of a function"
         assert [*executor.map(len, [value] * 3, chunksize=3)] == [len(value)] * 3
         wait_for(lambda: not files(place), "the calls have ended")
+
+
+def test_a_fork_leaves_the_arguments_of_waiting_calls(place):
+    gate = place / "gate"
+    with hq.Executor(1, local=True) as executor:
+        futures = [executor.submit(size_after, str(gate), number * b"x" + bytes(SIZE)) for number in range(9)]
+        wait_for(lambda: futures[0].task is not None, "the first call was handed over")
+        pid = os.fork()
+        if not pid:
+            gc.collect()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        gate.touch()
+        assert [future.result() for future in futures] == [SIZE + number for number in range(9)]
 
 
 def test_who_sends_a_long_value_again_and_again_hears_of_put(place):
