@@ -139,6 +139,8 @@ class Stored:
         self.path = path
         self.size = size
         self.uses = 1
+        # Unlike `__del__`, this runs after weak references have ended, so the file is not found for another call.
+        weakref.finalize(self, spool.drop, path).atexit = False
 
     def has(self, parts: Sequence[Any]) -> bool:
         """Returns whether the file contains this pickle and these buffers."""
@@ -155,9 +157,6 @@ class Stored:
                 f"a value of {self.size} bytes was sent to calls for the {_USES_WARNED}rd time: value = executor.put(value) sends it once",
                 stacklevel=2,
             )
-
-    def __del__(self) -> None:
-        self.spool.drop(self.path)
 
 
 def _key(parts: Sequence[Any]) -> Any:

@@ -276,6 +276,21 @@ def test_no_file_is_removed_while_it_is_open(gate, tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".hq-values-*"))
 
 
+def test_a_file_is_not_found_while_it_is_removed(gate, tmp_path, monkeypatch):
+    spool, drop, others = _spool.Spool(str(tmp_path / NAME), "s", 1, False, 1 << 20), _spool.Spool.drop, []
+
+    def store_and_drop(spool, path):
+        monkeypatch.undo()
+        others.append(spool.store(bytes(LONG)))
+        drop(spool, path)
+
+    monkeypatch.setattr(_spool.Spool, "drop", store_and_drop)
+    spool.store(bytes(LONG))
+    [other] = others
+    assert os.path.exists(other.path)
+    spool.remove()
+
+
 #: Makes a call with a long result in a file, which is there when there is a file.
 MAKER = """
 import os, time, hq
