@@ -40,7 +40,7 @@ from ._interpreter import INLINE_MAX
 from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
-from ._spool import Spool, sweep_once
+from ._spool import Spool, left_of, sweep_once
 from ._state import Call, State, begin, states
 from .errors import HqError, NotPicklable, ValueTooLarge
 
@@ -208,6 +208,8 @@ class Executor(_BaseExecutor):
 
     def _adopt(self, job: int) -> None:
         """Takes over the existing calls of the job."""
+        # Before the question: calls of processes that end later may be missing in its answer.
+        directories = left_of(job, self._bridge.info["server_uid"], os.path.dirname(self._state.spool.path))
         info = self._bridge.ask({"what": "info", "job": job})
         if info is None:
             raise HqError(f"job {job} does not exist on this server")
@@ -219,7 +221,7 @@ class Executor(_BaseExecutor):
             future.set_running_or_notify_cancel()
             self.futures[number] = state.pending[number] = future
         state.next_id = state.adopted = max((numbers[-1] + 1 for numbers in known), default=0)
-        state.adopted_left = len(self.futures)
+        state.adopted_left, state.adopted_directories = len(self.futures), directories
 
     # ---- the interface of the standard library
 

@@ -16,7 +16,7 @@ import time
 import uuid
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ._held import this_machine
 from ._interpreter import map_value, own_dir, parts_of, write_value
@@ -198,17 +198,35 @@ def sweep_once(base: str, server: str, ask: Ask) -> None:
         threading.Thread(target=sweep, args=(base, server, ask), name="hq-sweep", daemon=True).start()
 
 
-def sweep(base: str, server: str, ask: Ask, spent: Optional[int] = None) -> None:
+def sweep(base: str, server: str, ask: Ask) -> None:
     """Removes directories whose owners are gone and that are no longer needed: directories of a server that ended with its
-    owner and, on our server, those of forgotten jobs, and arguments of jobs that have ended and of the job `spent`. Others are
-    kept for a month."""
+    owner and, on our server, those of forgotten jobs, and arguments of jobs that have ended. Others are kept for a month."""
     for place in {base, tempfile.gettempdir()}:
         for path in _directories(place):
             try:
-                _sweep_one(path, server, ask, spent)
+                _sweep_one(path, server, ask)
             except Exception:
                 # It was removed meanwhile, or the server is unreachable: the next process retries.
                 pass
+
+
+def left_of(job: int, server: str, base: str) -> List[str]:
+    """Returns the directories that belong to a job and whose owners are gone."""
+    found = []
+    for path in _directories(base):
+        try:
+            owner, is_gone = _owner_of(os.path.join(path, _OWNER))
+        except (OSError, ValueError):
+            continue
+        if is_gone and (owner.get("server"), owner.get("job")) == (server, job):
+            found.append(path)
+    return found
+
+
+def remove_arguments(path: str) -> None:
+    """Removes arguments from a directory, and the directory if nothing else is in it."""
+    _remove_files(path, _ARGUMENT)
+    _remove_emptied(path)
 
 
 def _directories(place: str) -> Iterator[str]:
@@ -224,12 +242,17 @@ def _directories(place: str) -> Iterator[str]:
         pass
 
 
-def _sweep_one(path: str, server: str, ask: Ask, spent: Optional[int]) -> None:
+def _owner_of(named: str) -> Tuple[Dict[str, Any], Optional[bool]]:
+    """Returns what a directory's file says about its owner, and whether the owner is gone; `None` = unknown here."""
+    with open(named, "rb") as file:
+        owner = json.loads(file.read())
+        return owner, _is_gone(owner, file.fileno())
+
+
+def _sweep_one(path: str, server: str, ask: Ask) -> None:
     named = os.path.join(path, _OWNER)
     try:
-        with open(named, "rb") as file:
-            owner = json.loads(file.read())
-            is_gone = _is_gone(owner, file.fileno())
+        owner, is_gone = _owner_of(named)
     except (FileNotFoundError, ValueError):
         # From an earlier release, in preparation, or another user's.
         _sweep_unnamed(path)
@@ -243,9 +266,8 @@ def _sweep_one(path: str, server: str, ask: Ask, spent: Optional[int]) -> None:
         info = ask(owner["job"])
         if info is None:
             _remove(path)
-        elif owner["job"] == spent or not (info["running"] or info["waiting"]) and (is_old or not info["is_open"]):
-            _remove_files(path, _ARGUMENT)
-            _remove_emptied(path)
+        elif not (info["running"] or info["waiting"]) and (is_old or not info["is_open"]):
+            remove_arguments(path)
     elif is_old:
         _remove(path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import functools
 import itertools
 import json
 import logging
@@ -21,7 +22,7 @@ from ._held import Held
 from ._ids import IDS, Margin, numbers_of, ranges
 from ._program import ProgramFuture
 from ._spec import CrashLimit
-from ._spool import Spool, Stored, sweep
+from ._spool import Spool, Stored, remove_arguments, sweep
 from ._values import Values
 from .errors import HqError, InitFailed, ServerGone
 
@@ -120,8 +121,9 @@ class State:
         self.was_away = False
         # Tasks with smaller ids existed before.
         self.adopted = 0
-        # The number of these tasks with arguments that may be needed.
+        # The number of these tasks with arguments that may be needed, and directories with such arguments without an owner.
         self.adopted_left = 0
+        self.adopted_directories: List[str] = []
         # Template of calls with unknown options.
         self.template = 0
         self.is_shut = False
@@ -219,13 +221,8 @@ class State:
         if self.adopted_left:
             self.adopted_left -= sum(number < self.adopted for number in spent)
             if not self.adopted_left:
-                # No call needs the files of the process that made the job.
-                self.errands.append(lambda: self._sweep(self.job))
+                self.errands += [functools.partial(remove_arguments, path) for path in self.adopted_directories]
                 self.changed.notify_all()
-
-    def _sweep(self, spent: Optional[int]) -> None:
-        base = os.path.dirname(self.spool.path)
-        sweep(base, self.bridge.info["server_uid"], lambda job: self.bridge.ask({"what": "info", "job": job}), spent)
 
     def _may_release(self) -> bool:
         is_due = time.monotonic() - self.released_at >= _LOOK_SOON
@@ -364,7 +361,8 @@ class State:
             self.spool.leave()
         if self.broken is None and self.adopted:
             # The process that created the job may have left some, and the job is closed now.
-            self._sweep(None)
+            base = os.path.dirname(self.spool.path)
+            sweep(base, self.bridge.info["server_uid"], lambda job: self.bridge.ask({"what": "info", "job": job}))
         if self.owns_bridge:
             self.bridge.close()
         with self.changed:

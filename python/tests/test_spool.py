@@ -26,10 +26,10 @@ def wait_for(long, gate):
     while not os.path.exists(gate):
         time.sleep(0.02)
     return len(long)
-executor = hq.Executor(1, {where})
+executor = {made}({where})
 future = executor.submit(wait_for, bytes({size}), {gate!r})
 executor.submit(abs, 1)
-while future.task is None:
+while future.task is None or executor._state.unconfirmed:
     time.sleep(0.02)
 print(executor.job, flush=True)
 time.sleep(600)
@@ -54,8 +54,8 @@ def gate(tmp_path, monkeypatch):
     return tmp_path / "gate"
 
 
-def client(gate, where):
-    text = CLIENT.format(gate=str(gate), size=LONG, where=where)
+def client(gate, where, made="hq.Executor"):
+    text = CLIENT.format(gate=str(gate), size=LONG, where=where, made=made)
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     return process, process.stdout.readline().strip()
 
@@ -95,6 +95,21 @@ def test_arguments_of_a_killed_process_stay_while_its_calls_need_them(cluster, g
     with hq.Executor.attach(int(job), server_dir=cluster.dir) as executor:
         assert executor.futures[0].result(60) == LONG
         wait_for(lambda: not list(tmp_path.glob(".hq-values-*")), "its calls have ended")
+
+
+def test_arguments_of_later_calls_stay_when_the_calls_before_attach_have_ended(cluster, gate, tmp_path):
+    where = f"server_dir={str(cluster.dir)!r}"
+    process, job = client(gate, where)
+    kill(process)
+    with hq.Executor.attach(int(job), server_dir=cluster.dir) as executor:
+        other, _ = client(tmp_path / "later", f"{job}, {where}", "hq.Executor.attach")
+        kill(other)
+        assert len(left(tmp_path)) == 2
+        gate.touch()
+        assert executor.futures[0].result(60) == LONG
+        wait_for(lambda: len(left(tmp_path)) < 2, "the first call has ended")
+        assert len(left(tmp_path)) == 1
+        (tmp_path / "later").touch()
 
 
 def test_files_of_arguments_go_with_their_calls(gate, tmp_path):
