@@ -120,11 +120,11 @@ class Interpreter:
         # Pickled arguments refer to values by this name.
         module = types.ModuleType("_hq_values")
 
-        def load(where, number=None):
-            return self.load_need(where) if number is None else self.load_stored(where, number)
+        def load(index):
+            return self.load_need(index)
 
         load.__module__, load.__qualname__ = "_hq_values", "load"
-        module.load = load
+        module.load, module.load_file = load, self.load_file
         sys.modules["_hq_values"] = module
         self.calls_left = head.get("max_calls")
         self.memory_max = head.get("max_memory")
@@ -389,7 +389,7 @@ class Interpreter:
             need.append(load_value(view))
         return need[1]
 
-    def load_stored(self, path, number):
+    def load_file(self, path, number):
         """Loads a value from a file of the client. Within a call, a value is one object for each number."""
         key = path, number
         if key not in self.stored:

@@ -120,7 +120,7 @@ class Needs:
     def _load(self, stored: Stored, number: int) -> Any:
         """Returns what loads a file. Objects with different numbers may share a file, but are different objects in a call."""
         self.stored.append(stored)
-        return _hq_values.load, (os.fsencode(stored.path), number)
+        return eval, (_LOAD_FILE, {"path": os.fsencode(stored.path), "number": number})
 
     def reduce(self, future: Future[Any]) -> Any:
         if future.done():
@@ -404,15 +404,24 @@ def payload(function: bytes, arguments: bytes, is_chunk: bool) -> bytes:
     return b"".join((b"\1" if is_chunk else b"\0", len(function).to_bytes(4, "little"), function, arguments))
 
 
+def _refusal(what: str) -> str:
+    """Returns code for workers of earlier releases."""
+    text = f"the worker does not know {what}, so it is of an older release than the client: start workers of the same release"
+    return f"raise RuntimeError({text!r})"
+
+
+#: Loads a file in an interpreter.
+_LOAD_FILE = (
+    "(getattr(__import__('sys').modules.get('_hq_values'), 'load_file', None) or "
+    f"exec({_refusal('files with arguments')!r}))(path, number)"
+)
+
+
 class _Notice:
     """Raises an error when it is unpickled."""
 
     def __reduce__(self) -> Any:
-        text = (
-            "the worker does not know values of other calls, so it is of an older release than the client: start workers of the "
-            "same release"
-        )
-        return exec, (f"raise RuntimeError({text!r})",)
+        return exec, (_refusal("values of other calls"),)
 
 
 #: A worker of an earlier release treats it as the function.

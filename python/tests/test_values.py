@@ -21,6 +21,7 @@ import hq
 from hq import _pickle
 from hq._bridge import Bridge
 from hq._held import Held
+from hq._spool import Spool
 
 LONG = 1 << 20
 
@@ -459,12 +460,16 @@ def read_until(path, *values):
     return len(values[0])
 
 
-def test_a_worker_that_knows_no_values_is_told_of_them():
+def test_a_worker_that_knows_no_values_is_told_of_them(tmp_path):
     payload = _pickle.with_needs(b"\0", [types.SimpleNamespace(reference={"name": "a"})])
     # If there are no references, workers of all releases find a kind, a length and the function.
     size = int.from_bytes(payload[1:5], "little")
     with pytest.raises(RuntimeError, match="older release than the client: start workers of the same release"):
         pickle.loads(payload[5 : 5 + size])
+    spool = Spool(str(tmp_path / "spool"), "s", 1, False, 1 << 10)
+    with pytest.raises(RuntimeError, match="files with arguments, so it is of an older release than the client"):
+        pickle.loads(_pickle.Needs(spool).shorten(bytes(1 << 20)))
+    spool.remove()
 
 
 def test_what_a_killed_process_has_left_is_there_until_its_job_is_forgotten(cluster, place):
