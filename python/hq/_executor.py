@@ -334,6 +334,8 @@ class Executor(_BaseExecutor):
                     f"the call needs {len(needs.held)} long values of other calls, whose references have {len(payload)} bytes, and at "
                     f"most {_ENTRY_MAX} fit: let some calls combine a few hundred of them each"
                 )
+            if needs.known:
+                self._state.spool.count(stored for _, stored, _ in needs.known.values())
             return Call(future, payload, template, None, tuple(needs.held), tuple(needs.stored))
         except _pickle.NeedFailed as error:
             failure = error.error

@@ -74,8 +74,8 @@ class Needs:
         self.held: list[Held] = []
         #: Files with arguments.
         self.stored: list[Stored] = []
-        #: Long objects by id, with what stands for them.
-        self.known: dict[int, tuple[Any, Any]] = {}
+        #: Long objects by id, with their files and what stands for them.
+        self.known: dict[int, tuple[Any, Stored, Any]] = {}
 
     def replace(self, obj: Any) -> Any:
         """Returns what stands for a future or a long array, or `NotImplemented` for other objects."""
@@ -103,8 +103,8 @@ class Needs:
         known = self.known.get(id(obj))
         if known is None:
             assert self.spool is not None
-            known = self.known[id(obj)] = obj, self._load(store(obj, self.spool), len(self.stored))
-        return known[1]
+            known = self._add(obj, store(obj, self.spool))
+        return known[2]
 
     def shorter(self, text: Any) -> Any:
         """Returns what stands for a long text among the arguments."""
@@ -115,7 +115,11 @@ class Needs:
         """Moves a long pickle into a file."""
         if self.spool is None or self.missing or len(pickled) <= self.spool.long:
             return pickled
-        return pickle.dumps(_Replaced(self._load(self.spool.store(pickled), len(self.stored))), PROTOCOL)
+        return pickle.dumps(_Replaced(self._add(pickled, self.spool.store(pickled))[2]), PROTOCOL)
+
+    def _add(self, obj: Any, stored: Stored) -> tuple[Any, Stored, Any]:
+        known = self.known[id(obj)] = obj, stored, self._load(stored, len(self.stored))
+        return known
 
     def _load(self, stored: Stored, number: int) -> Any:
         """Returns what loads a file. Objects with different numbers may share a file, but are different objects in a call."""
@@ -379,6 +383,7 @@ class Functions:
         own = _Own(needs.spool)
         before, own.stored = len(needs.stored), needs.stored
         pickled = own.shorten(dumps(function, f"the function {name}", own))
+        needs.known.update(own.known)
         if _is_constant(function) and len(needs.stored) == before:
             if len(self._known) >= self._MAX:
                 self._known.clear()

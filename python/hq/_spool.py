@@ -10,13 +10,14 @@ import fcntl
 import json
 import os
 import re
+import sys
 import tempfile
 import threading
 import time
 import uuid
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ._held import this_machine
 from ._interpreter import map_value, own_dir, parts_of, write_value
@@ -39,6 +40,7 @@ _SAMPLE = 256
 #: A value of at least this size gets a warning when it is sent this often.
 _WARNED_MIN = 10 << 20
 _USES_WARNED = 3
+_USES_KEPT = 64
 #: Seconds to keep a directory whose owner's state is unknown here, and between two signs of life.
 _KEPT = 30 * 86_400.0
 _SIGN = 3_600.0
@@ -56,6 +58,8 @@ class Spool:
         self.long = long
         # By size and samples.
         self._shared: "weakref.WeakValueDictionary[Any, Stored]" = weakref.WeakValueDictionary()
+        # Likewise, for recent long values: how many calls they were sent to.
+        self._uses: Dict[Any, int] = {}
         self.owner = {"server": server, "job": job, "is_local": is_local}
         self.is_made = False
         self._lock: Optional[int] = None
@@ -80,7 +84,6 @@ class Spool:
         key = _key(parts) if size >= _SHARED_MIN else None
         known = None if key is None else self._shared.get(key)
         if known is not None and known.has(parts):
-            known.note_again()
             return known
         path = os.path.join(self.make(), f"{CALL}{uuid.uuid4().hex}")
         try:
@@ -88,10 +91,20 @@ class Spool:
         except BaseException:
             self.drop(path)
             raise
-        stored = Stored(self, path, size)
+        stored = Stored(self, path, size, key)
         if key is not None:
             self._shared[key] = stored
         return stored
+
+    def count(self, values: Iterable["Stored"]) -> None:
+        """Counts a call with these values, and warns of one that was sent too often."""
+        for key, size in {value.key: value.size for value in values if value.size >= _WARNED_MIN}.items():
+            uses = self._uses[key] = self._uses.pop(key, 0) + 1
+            if len(self._uses) > _USES_KEPT:
+                del self._uses[next(iter(self._uses))]
+            if uses == _USES_WARNED:
+                text = f"a value of {size} bytes was sent for the third time; `value = executor.put(value)` stores it once for all calls"
+                warnings.warn(text, stacklevel=_depth_of_user())
 
     def drop(self, path: str) -> None:
         """Removes a file, unless others may need it after this process."""
@@ -132,13 +145,14 @@ class Spool:
 class Stored:
     """A file with a value for calls. When it is collected, the file is removed."""
 
-    __slots__ = ("path", "size", "spool", "uses", "__weakref__")
+    __slots__ = ("key", "path", "size", "spool", "__weakref__")
 
-    def __init__(self, spool: Spool, path: str, size: int) -> None:
+    def __init__(self, spool: Spool, path: str, size: int, key: Any) -> None:
         self.spool = spool
         self.path = path
         self.size = size
-        self.uses = 1
+        #: What it has in common with equal values.
+        self.key = key
         # Unlike `__del__`, this runs after weak references have ended, so the file is not found for another call.
         weakref.finalize(self, spool.drop, path).atexit = False
 
@@ -150,13 +164,13 @@ class Stored:
             return False
         return len(found) == len(parts) and all(map(_is_same, found, parts))
 
-    def note_again(self) -> None:
-        self.uses += 1
-        if self.uses == _USES_WARNED and self.size >= _WARNED_MIN:
-            warnings.warn(
-                f"a value of {self.size} bytes was sent to calls for the {_USES_WARNED}rd time: value = executor.put(value) sends it once",
-                stacklevel=2,
-            )
+
+def _depth_of_user() -> int:
+    """Returns the `stacklevel` of warnings for the line that calls this package."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 def _key(parts: Sequence[Any]) -> Any:

@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import re
 import time
 import warnings
 
@@ -137,12 +138,21 @@ def test_a_fork_leaves_the_arguments_of_waiting_calls(place):
         assert [future.result() for future in futures] == [SIZE + number for number in range(9)]
 
 
-def test_who_sends_a_long_value_again_and_again_hears_of_put(place):
-    gate, value = place / "gate", bytes(10 << 20)
-    with hq.Executor(1, local=True) as executor:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            futures = [executor.submit(size_after, str(gate), value) for _ in range(4)]
-        assert [str(one.message).partition(":")[2] for one in caught] == [" value = executor.put(value) sends it once"]
-        gate.touch()
-        assert [future.result() for future in futures] == [len(value)] * 4
+def size_with(value, *others):
+    return len(value)
+
+
+def test_a_long_value_that_is_sent_three_times_gets_a_warning_about_put(place):
+    value, equal, pair = bytes(10 << 20), bytes(10 << 20), [Array(bytes(10 << 20)) for _ in range(2)]
+    with hq.Executor(1, local=True) as executor, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        puts = [executor.put(value) for _ in range(4)]
+        assert [executor.submit(len, put).result() for put in puts] == [len(value)] * 4
+        assert executor.submit(size_with, *pair, *pair, lambda: 0).exception() is not None
+        for number, one in enumerate([value, equal]):
+            assert executor.submit(size_with, one, lambda: number).result() == len(value)  # noqa: B023
+        assert not caught
+        executor.options(priority=1).submit(len, value).result()
+        executor.submit(len, value).result()
+    text = "a value of N bytes was sent for the third time; `value = executor.put(value)` stores it once for all calls"
+    assert [(re.sub(r"\d+", "N", str(one.message)), one.filename) for one in caught] == [(text, __file__)]
