@@ -303,11 +303,11 @@ class Executor(_BaseExecutor):
 
     def _payload(self, fn: Callable[..., Any], call: Tuple[Tuple[Any, ...], Dict[str, Any]], needs: Needs) -> bytes:
         arguments = _pickle.dump_arguments(*call, needs)
-        return _pickle.payload(self._functions.dumps(fn, needs), needs.shorten(arguments), False)
+        return needs.payload(self._functions.dumps(fn, needs), arguments, False)
 
     def _chunk_payload(self, fn: Callable[..., Any], chunk: List[Tuple[Any, ...]], needs: Needs) -> bytes:
         arguments = _pickle.dumps(chunk, "the arguments", needs)
-        return _pickle.payload(self._functions.dumps(fn, needs), needs.shorten(arguments), True)
+        return needs.payload(self._functions.dumps(fn, needs), arguments, True)
 
     def _start(self, future: "CallFuture[Any]", make: Callable[[Needs], bytes], template: int) -> None:
         """Submits a call, at once or when the futures among its arguments have values."""

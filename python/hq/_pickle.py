@@ -111,10 +111,21 @@ class Needs:
         assert self.spool is not None
         return _Replaced(self.store(text)) if type(text) in _TEXTS and len(text) > self.spool.long else text
 
+    def payload(self, function: bytes, arguments: bytes, is_chunk: bool) -> bytes:
+        """Returns a call for the server. What is too long for it is moved into files."""
+        if self.spool is not None and not self.missing:
+            for _ in range(2):
+                if len(function) + len(arguments) <= self.spool.long:
+                    break
+                if len(function) > len(arguments):
+                    function = self.shorten(function)
+                else:
+                    arguments = self.shorten(arguments)
+        return b"".join((b"\1" if is_chunk else b"\0", len(function).to_bytes(4, "little"), function, arguments))
+
     def shorten(self, pickled: bytes) -> bytes:
-        """Moves a long pickle into a file."""
-        if self.spool is None or self.missing or len(pickled) <= self.spool.long:
-            return pickled
+        """Moves a pickle into a file."""
+        assert self.spool is not None
         return pickle.dumps(_Replaced(self._add(pickled, self.spool.store(pickled))[2]), PROTOCOL)
 
     def _add(self, obj: Any, stored: Stored) -> tuple[Any, Stored, Any]:
@@ -382,7 +393,7 @@ class Functions:
         name = getattr(function, "__qualname__", None) or type(function).__qualname__
         own = _Own(needs.spool)
         before, own.stored = len(needs.stored), needs.stored
-        pickled = own.shorten(dumps(function, f"the function {name}", own))
+        pickled = dumps(function, f"the function {name}", own)
         needs.known.update(own.known)
         if _is_constant(function) and len(needs.stored) == before:
             if len(self._known) >= self._MAX:
@@ -403,10 +414,6 @@ def _is_constant(function: Any) -> bool:
         return False
     used = (function.__globals__.get(name) for name in _used(function.__code__))
     return all(value is None or isinstance(value, types.ModuleType) for value in used)
-
-
-def payload(function: bytes, arguments: bytes, is_chunk: bool) -> bytes:
-    return b"".join((b"\1" if is_chunk else b"\0", len(function).to_bytes(4, "little"), function, arguments))
 
 
 def _refusal(what: str) -> str:

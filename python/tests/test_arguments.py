@@ -124,6 +124,16 @@ def test_long_arguments_of_any_type_arrive(place, value):
         wait_for(lambda: not files(place), "the calls have ended")
 
 
+def test_a_function_and_its_arguments_are_together_within_the_limit(cluster, place):
+    def make(data):
+        return lambda other: len(data) + len(other)
+
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        for size, other in [(1_020_000, 1_020_000), (1_020_000, 10), (1_100_000, 1_100_000)]:
+            assert executor.submit(make(bytes(size)), bytes(other)).result() == size + other
+            assert list(executor.map(make(bytes(size)), [bytes(other)], chunksize=2)) == [size + other]
+
+
 def test_a_fork_leaves_the_arguments_of_waiting_calls(place):
     gate = place / "gate"
     with hq.Executor(1, local=True) as executor:
