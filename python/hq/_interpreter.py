@@ -246,6 +246,8 @@ class Interpreter:
         except BaseException:
             # The error occurs again in the child, which reports it.
             pass
+        finally:
+            self.stored = {}
 
     def end_if_spent(self):
         if self.calls_left is not None:

@@ -175,9 +175,8 @@ class State:
                 for call in refused:
                     settle(call.future, None, self._out_of_ids())
                 del refused
-                for errand in errands:
-                    errand()
-                del errands
+                while errands:
+                    errands.popleft()()
                 self._release()
                 self._send_cancels(cancels, False)
                 self._send_cancels(waiting, True)
@@ -448,13 +447,13 @@ class State:
             cancelled.update(number for number in numbers if number in self.pending)
         for number in numbers:
             self._forget(number)
-            self.sizes.pop(number, None)
-            self.stored.pop(number, None)
-            self.copied.pop(number, None)
         return cancelled
 
     def _forget(self, number: int) -> None:
-        """Ignores further reports about a task with this number, because it is not our call."""
+        """Drops a call, and ignores further reports about a task with its number, because that is not our call."""
+        self.sizes.pop(number, None)
+        self.stored.pop(number, None)
+        self.copied.pop(number, None)
         self.unconfirmed.pop(number, None)
         self.early.pop(number, None)
         self.late_cancels.pop(number, None)
@@ -607,6 +606,8 @@ class State:
 
     def give_up(self, number: int, error: BaseException) -> None:
         self.values.recovering.discard(number)
+        with self.changed:
+            self._spend([number])
         self._settle([(number, None, same(error))])
 
     def submit_again(self, future: "CallFuture[Any]", task: int, swap: Dict[str, Any], needs: Sequence[Held]) -> None:

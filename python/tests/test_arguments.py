@@ -134,6 +134,15 @@ def test_a_function_and_its_arguments_are_together_within_the_limit(cluster, pla
             assert list(executor.map(make(bytes(size)), [bytes(other)], chunksize=2)) == [size + other]
 
 
+def test_an_interpreter_that_forks_keeps_no_values_of_calls(place):
+    array = Array(bytearray(SIZE))
+    with hq.Executor(1, local=True, mode="fork") as executor:
+        interpreter, size = executor.submit(lambda: (os.getppid(), array.nbytes)).result()
+        assert size == SIZE
+        maps = place.joinpath("/proc", str(interpreter), "maps")
+        wait_for(lambda: "/call-" not in maps.read_text(), "the interpreter waits for a call")
+
+
 def test_a_fork_leaves_the_arguments_of_waiting_calls(place):
     gate = place / "gate"
     with hq.Executor(1, local=True) as executor:

@@ -142,6 +142,20 @@ def test_a_lost_value_is_made_again_from_long_arguments(cluster, gate, tmp_path)
         wait_for(lambda: not left(tmp_path), "nobody can ask for the value")
 
 
+def test_arguments_of_a_call_go_when_a_value_that_it_needs_is_lost(cluster, gate, tmp_path):
+    worker = cluster.processes[-1]
+    with hq.Executor(server_dir=cluster.dir, crash_limit="never-restart") as executor:
+        lost = executor.submit(bytes, LONG)
+        futures.wait([lost])
+        worker.kill()
+        worker.wait()
+        cluster.start_worker()
+        call = executor.submit(size_after, bytes(LONG), lost)
+        with pytest.raises(hq.WorkerLost):
+            call.result()
+        wait_for(lambda: not left(tmp_path), "the call has failed")
+
+
 def test_results_of_a_killed_process_stay_until_its_job_is_forgotten(cluster, gate, tmp_path):
     where = f"server_dir={str(cluster.dir)!r}, values='.'"
     process, job = client(gate, where)
