@@ -257,8 +257,10 @@ class Executor(_BaseExecutor):
         return self._state.job
 
     def put(self, value: T) -> "Future[T]":
-        """Stores a value for calls. The result stands for it among the arguments of any number of calls, at any depth. The value
-        is deleted when the result is gone and these calls have ended."""
+        """Stores a value for calls. Pass the returned future to any number of calls, at any depth, in place of the value. The
+        stored copy is deleted when the future has been garbage-collected and these calls have ended."""
+        with self._state.lock:
+            self._state.check()
         future: "CallFuture[T]" = CallFuture()
         future.set_result(value)
         # Changes of the object have no effect on calls.
@@ -538,6 +540,9 @@ class Options:
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         return self._executor._submit(self._template, fn, args, kwargs)
+
+    def put(self, value: T) -> "Future[T]":
+        return self._executor.put(value)
 
     def map(
         self,

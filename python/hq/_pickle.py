@@ -140,7 +140,10 @@ class Needs:
     def reduce(self, future: Future[Any]) -> Any:
         if future.done():
             stored = getattr(future, "_stored", None)
-            if stored is not None and stored.spool is self.spool:
+            if stored is not None and self.spool is not None and stored.spool is self.spool:
+                if not os.path.exists(stored.path):
+                    # A cleaner of temporary files has removed it.
+                    stored = future._stored = store(future.result(), self.spool)  # type: ignore[attr-defined]
                 return self._load(stored, id(future))
             error = CancelledError() if future.cancelled() else future.exception()
             if error is not None:

@@ -110,8 +110,21 @@ def test_a_value_that_was_put_is_one_file_until_its_handle_is_gone(place):
         assert len(files(place)) == 1
         del text
         wait_for(lambda: not files(place), "nobody can send it")
-        short = executor.put(7)
-        assert executor.submit(abs, short).result() == 7
+        short = executor.options(priority=1).put(7)
+        [path] = files(place)
+        path.unlink()
+        assert executor.submit(abs, short).result() == 7, "stored again after a cleaner"
+        pid = os.fork()
+        if not pid:
+            try:
+                executor.put(7)
+            except hq.ServerGone:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0 and len(files(place)) == 1
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.put(7)
+    assert not list((place / "tmp").glob(".hq-values-*"))
 
 
 @pytest.mark.parametrize("value", [b"x" * 100_000, bytearray(100_000), "ä" * 70_000, list(range(20_000)), {"k": b"x" * 100_000}])
