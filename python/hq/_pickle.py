@@ -22,7 +22,7 @@ from typing import Any, Callable
 
 from ._held import Held, held_by
 from ._interpreter import keep_in, own_file
-from ._spool import Spool, Stored
+from ._spool import OWN_FILE_MIN, Spool, Stored
 from .errors import (
     CallDied,
     CallError,
@@ -45,6 +45,9 @@ VALUE, EXCEPTION, DESCRIBED, IN_FILE, UNPICKLABLE, INIT_FAILED, MISFIT, HELD, LO
 
 # Immutable, so a call cannot distinguish one object from two equal ones.
 _TEXTS = frozenset({bytes, str})
+#: Types of objects that are no buffers, as far as they are known.
+_without_buffer: set[type] = set()
+_TYPES_KEPT = 4096
 _SIMPLE = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 _CODE = (
@@ -78,21 +81,28 @@ class Needs:
         self.known: dict[int, tuple[Any, Stored, Any]] = {}
 
     def replace(self, obj: Any) -> Any:
-        """Returns what stands for a future or a long array, or `NotImplemented` for other objects."""
+        """Returns what stands for a future or a long buffer, or `NotImplemented` for other objects."""
+        kind = type(obj)
+        if kind in _without_buffer:
+            return NotImplemented
         if isinstance(obj, Future):
             return self.reduce(obj)
-        if self.spool is None:
-            return NotImplemented
         try:
-            size = obj.nbytes
-        except Exception:
+            view = memoryview(obj)
+        except TypeError:
+            if len(_without_buffer) >= _TYPES_KEPT:
+                _without_buffer.clear()
+            _without_buffer.add(kind)
             return NotImplemented
-        if type(size) is not int or size <= self.spool.long:
+        except Exception:
+            # An array of dates, for instance.
+            return NotImplemented
+        # Other objects, which may refer to each other, stay in one pickle.
+        if self.spool is None or view.nbytes < OWN_FILE_MIN or "O" in view.format:
             return NotImplemented
         try:
             return self.store(obj)
         except NotPicklable:
-            # With futures in it.
             return NotImplemented
 
     def store(self, obj: Any) -> Any:
@@ -108,8 +118,7 @@ class Needs:
 
     def shorter(self, text: Any) -> Any:
         """Returns what stands for a long text among the arguments."""
-        assert self.spool is not None
-        return _Replaced(self.store(text)) if type(text) in _TEXTS and len(text) > self.spool.long else text
+        return _Replaced(self.store(text)) if type(text) in _TEXTS and len(text) >= OWN_FILE_MIN else text
 
     def payload(self, function: bytes, arguments: bytes, is_chunk: bool) -> bytes:
         """Returns a call for the server. What is too long for it is moved into files."""
@@ -349,11 +358,11 @@ def store(value: Any, spool: Spool) -> Stored:
 
 def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs) -> bytes:
     """Pickles the arguments of one call. An error names the one that cannot be sent."""
-    long = sys.maxsize if needs.spool is None else needs.spool.long
+    own_file_min = sys.maxsize if needs.spool is None else OWN_FILE_MIN
     is_simple = not kwargs
     for arg in args if is_simple else (*args, *kwargs.values()):
         kind = type(arg)
-        if kind in _TEXTS and len(arg) > long:
+        if kind in _TEXTS and len(arg) >= own_file_min:
             args, kwargs = tuple(map(needs.shorter, args)), {name: needs.shorter(arg) for name, arg in kwargs.items()}
             is_simple = False
             break

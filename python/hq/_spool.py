@@ -34,8 +34,8 @@ CALL = "call-"
 _ARGUMENT = re.compile(rf"{CALL}[0-9a-f]{{32}}")
 _RESULT = re.compile(r"value-[0-9]+-[0-9]*-[0-9a-f]{12}")
 _VALUE = re.compile(r"[0-9]+|[0-9a-fA-F]{32}")
-#: A value of at least this size is compared with earlier ones: first samples of it, then everything.
-_SHARED_MIN = 1 << 20
+#: A value of at least this size has a file of its own, which equal values share: first samples are compared, then everything.
+OWN_FILE_MIN = 1 << 20
 _SAMPLE = 256
 #: A value of at least this size gets a warning when it is sent this often.
 _WARNED_MIN = 10 << 20
@@ -81,7 +81,7 @@ class Spool:
         """Writes a value for calls to a file, or returns the file of an equal value."""
         parts = [pickled, *buffers]
         size = sum(map(len, parts))
-        key = _key(parts) if size >= _SHARED_MIN else None
+        key = _key(parts) if size >= OWN_FILE_MIN else None
         known = None if key is None else self._shared.get(key)
         if known is not None and known.has(parts):
             return known
