@@ -331,6 +331,11 @@ class Executor(_BaseExecutor):
             if needs.missing:
                 return None
             payload = _pickle.with_needs(payload, needs.held)
+            if len(payload) > _ENTRY_MAX and not needs.held:
+                raise ValueTooLarge(
+                    f"the call has {len(payload)} bytes that cannot be put into {self._state.spool.path}, and at most {_ENTRY_MAX} fit "
+                    "without: values= names another directory"
+                )
             if len(payload) > _ENTRY_MAX:
                 raise ValueTooLarge(
                     f"the call needs {len(needs.held)} long values of other calls, whose references have {len(payload)} bytes, and at "

@@ -22,7 +22,7 @@ from typing import Any, Callable
 
 from ._held import Held, held_by
 from ._interpreter import keep_in, own_file
-from ._spool import OWN_FILE_MIN, Spool, Stored
+from ._spool import OWN_FILE_MIN, Spool, Stored, StoreError
 from .errors import (
     CallDied,
     CallError,
@@ -48,6 +48,8 @@ _TEXTS = frozenset({bytes, str})
 #: Types of objects that are no buffers, as far as they are known.
 _without_buffer: set[type] = set()
 _TYPES_KEPT = 4096
+#: A pickle of at most this size may go to the server if it cannot be stored in a file.
+_INSTEAD_MAX = 1 << 20
 _SIMPLE = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 _CODE = (
@@ -133,9 +135,15 @@ class Needs:
         return b"".join((b"\1" if is_chunk else b"\0", len(function).to_bytes(4, "little"), function, arguments))
 
     def shorten(self, pickled: bytes) -> bytes:
-        """Moves a pickle into a file."""
+        """Moves a pickle into a file. If that is impossible, the server gets a short one itself."""
         assert self.spool is not None
-        return pickle.dumps(_Replaced(self._add(pickled, self.spool.store(pickled))[2]), PROTOCOL)
+        try:
+            stored = self.spool.store(pickled)
+        except StoreError:
+            if len(pickled) > _INSTEAD_MAX:
+                raise
+            return pickled
+        return pickle.dumps(_Replaced(self._add(pickled, stored)[2]), PROTOCOL)
 
     def _add(self, obj: Any, stored: Stored) -> tuple[Any, Stored, Any]:
         known = self.known[id(obj)] = obj, stored, self._load(stored, len(self.stored))
@@ -288,7 +296,7 @@ def dumps(value: Any, what: str, needs: Needs | None = None, buffers: list[Any] 
         return file.getvalue()
     except _ByValue:
         pass
-    except NeedFailed:
+    except (NeedFailed, StoreError):
         raise
     except Exception as error:
         if _cloudpickle() is None:
@@ -303,7 +311,7 @@ def dumps(value: Any, what: str, needs: Needs | None = None, buffers: list[Any] 
         else:
             _CodePickler(file, needs, buffers).dump(value)
         return file.getvalue()
-    except (NotPicklable, NeedFailed):
+    except (NotPicklable, NeedFailed, StoreError):
         raise
     except Exception as error:
         raise _named(what, error) from error

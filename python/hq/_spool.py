@@ -85,11 +85,15 @@ class Spool:
         known = None if key is None else self._shared.get(key)
         if known is not None and known.has(parts):
             return known
-        path = os.path.join(self.make(), f"{CALL}{uuid.uuid4().hex}")
+        path = os.path.join(self.path, f"{CALL}{uuid.uuid4().hex}")
         try:
+            self.make()
             write_value(path, pickled, buffers)  # type: ignore[no-untyped-call]
-        except BaseException:
+        except BaseException as error:
             self.drop(path)
+            if isinstance(error, OSError):
+                text = f"a value of {size} bytes cannot be put into {self.path} (values= names another directory): {error.strerror}"
+                raise StoreError(error.errno, text) from error
             raise
         stored = Stored(self, path, size, key)
         if key is not None:
@@ -140,6 +144,10 @@ class Spool:
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
+
+
+class StoreError(OSError):
+    """A value cannot be put into the directory."""
 
 
 class Stored:

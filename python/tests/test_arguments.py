@@ -1,5 +1,6 @@
 """Long arguments are values in files: shared by calls that get equal ones, mapped by interpreters."""
 
+import errno
 import gc
 import os
 import pickle
@@ -163,6 +164,20 @@ def test_an_interpreter_that_forks_keeps_no_values_of_calls(place):
         assert size == SIZE
         maps = place.joinpath("/proc", str(interpreter), "maps")
         wait_for(lambda: "/call-" not in maps.read_text(), "the interpreter waits for a call")
+
+
+def test_arguments_without_a_file_go_to_the_server_if_they_are_short(place, monkeypatch):
+    def write_value(path, pickled, buffers):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with hq.Executor(1, local=True) as executor:
+        monkeypatch.setattr("hq._spool.write_value", write_value)
+        assert executor.submit(len, bytes(1_000_000)).result() == 1_000_000
+        assert executor.submit(len, [Array(bytes(100_000))] * 2).result() == 2
+        for value in (bytes(SIZE), Array(SIZE), [bytes(SIZE)]):
+            with pytest.raises(OSError, match=r"cannot be put into .*hq-values-.* \(values= names.*No space left"):
+                executor.submit(len, value).result()
+        assert not files(place)
 
 
 def test_a_fork_leaves_the_arguments_of_waiting_calls(place):
