@@ -206,6 +206,7 @@ class State:
 
     def _spend(self, numbers: Iterable[int]) -> None:
         """Drops the arguments of calls, and of the calls that they repeat."""
+        was_idle = not self.spent
         spent = [*numbers]
         # `spent` grows by repeated calls.
         for number in spent if self.copied else ():
@@ -217,6 +218,9 @@ class State:
             self.spent_bytes += self.sizes.pop(number, 0)
         for number in spent if self.stored else ():
             self.stored.pop(number, None)
+        if was_idle and self.spent or self._may_release():
+            # The sending thread waits for long while there is nothing to release.
+            self.changed.notify_all()
         if self.adopted_left:
             self.adopted_left -= sum(number < self.adopted for number in spent)
             if not self.adopted_left:
@@ -493,8 +497,6 @@ class State:
             settled.append((number, result, error))
         with self.changed:
             self._spend(number for number, result, _ in settled if type(result) is not Held)
-            if self._may_release():
-                self.changed.notify_all()
         self._settle(settled)
 
     def _without_value(

@@ -142,6 +142,14 @@ def test_a_lost_value_is_made_again_from_long_arguments(cluster, gate, tmp_path)
         wait_for(lambda: not left(tmp_path), "nobody can ask for the value")
 
 
+def test_arguments_of_the_first_calls_are_released_soon(cluster, gate):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        state = executor._state
+        state.released_at = time.monotonic() + 1
+        assert executor.submit(abs, -1).result() == 1
+        wait_for(lambda: state.released_at < time.monotonic() and not state.spent, "the release", 10)
+
+
 def test_arguments_of_a_call_go_when_a_value_that_it_needs_is_lost(cluster, gate, tmp_path):
     worker = cluster.processes[-1]
     with hq.Executor(server_dir=cluster.dir, crash_limit="never-restart") as executor:
