@@ -25,6 +25,18 @@ from .errors import (
     WrongPython,
 )
 
+
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import subprocess
+
+    from ._bridge import find_hq
+
+    # The package and the program come in one wheel.
+    return subprocess.run([find_hq(), "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
+
+
 __all__ = [
     "CallDied",
     "CallError",

@@ -61,6 +61,7 @@ class Executor(_BaseExecutor):
     it.
 
     :param max_workers: cpus of this machine to use, if the executor starts a server.
+    :param mp_context: refused; it is here because `ProcessPoolExecutor` has it as its second parameter.
     :param server_dir: directory of the server.
     :param resources: resources of each call: ``{"cpus": 2, "gpus/nvidia": 0.5, "mem": "4GiB"}``.
     :param time_limit: seconds after which a call is ended.
@@ -89,6 +90,9 @@ class Executor(_BaseExecutor):
     def __init__(
         self,
         max_workers: Optional[int] = None,
+        mp_context: None = None,
+        initializer: Optional[Callable[..., Any]] = None,
+        initargs: Tuple[Any, ...] = (),
         *,
         server_dir: Union[str, "os.PathLike[str]", None] = None,
         local: Optional[bool] = None,
@@ -101,8 +105,6 @@ class Executor(_BaseExecutor):
         name: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         init: Optional[Callable[..., Any]] = None,
-        initargs: Tuple[Any, ...] = (),
-        initializer: Optional[Callable[..., Any]] = None,
         python: Optional[str] = None,
         prologue: Optional[str] = None,
         shell: str = "bash",
@@ -116,8 +118,10 @@ class Executor(_BaseExecutor):
         bridge: Optional[Bridge] = None,
         _attach: Optional[int] = None,
     ) -> None:
-        if max_workers is not None and max_workers <= 0:
+        if max_workers is not None and operator.index(max_workers) <= 0:
             raise ValueError("max_workers must be greater than 0")
+        if mp_context is not None:
+            raise ValueError("mp_context has no meaning here: each worker starts its interpreters itself; leave it out")
         init = init if init is not None else initializer
         if init is not None and not callable(init):
             raise TypeError("init must be a callable")

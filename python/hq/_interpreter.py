@@ -408,14 +408,19 @@ class Interpreter:
             # The frames hold objects of the call; they cannot be pickled, and are in the text.
             text = json.loads(described)["traceback"]
             error.__traceback__ = None
-            pickled = dumps((error, text), None)
-            if len(pickled) <= INLINE_MAX:
-                pickle.loads(pickled)
-                return bytes([EXCEPTION]) + pickled, message
-        except KeyboardInterrupt:
-            raise
         except BaseException:
-            pass
+            return bytes([DESCRIBED]) + described, message
+        # Classes whose `__init__` takes other arguments than `args` need a copy that does not call it.
+        for sent in error, Rebuilt(error):
+            try:
+                pickled = dumps((sent, text), None)
+                if len(pickled) <= INLINE_MAX:
+                    pickle.loads(pickled)
+                    return bytes([EXCEPTION]) + pickled, message
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                pass
         return bytes([DESCRIBED]) + described, message
 
     def put_aside(self, result, kind):
@@ -677,6 +682,17 @@ def parts_of(view):
 def load_value(view):
     pickled, *buffers = parts_of(view)
     return pickle.loads(pickled, buffers=buffers)
+
+
+class Rebuilt:
+    """Pickles as an exception with the same `args` and attributes."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        kind = type(self.error)
+        return kind.__new__, (kind, *self.error.args), self.error.__dict__ or None
 
 
 def describe(error):

@@ -36,6 +36,7 @@ from .errors import (
     ValueTooLarge,
     WorkerLost,
     WrongPython,
+    remote_error,
 )
 
 PROTOCOL = 5
@@ -261,7 +262,8 @@ class _CodePickler(pickle.Pickler):
             "defaults": obj.__defaults__,
             "cells": [cell.cell_contents for cell in obj.__closure__ or ()],
         }
-        return eval, (code, parts)
+        own = {"__kwdefaults__": obj.__kwdefaults__, "__qualname__": obj.__qualname__, "__doc__": obj.__doc__}
+        return eval, (code, parts), (obj.__dict__, own)
 
 
 class _ByValue(Exception):
@@ -329,6 +331,9 @@ def _cloud_pickler(cloudpickle: Any) -> Any:
                 replaced = self.needs.replace(obj)
                 if replaced is not NotImplemented:
                     return replaced
+            if isinstance(obj, types.CodeType):
+                # cloudpickle 3.1.3 drops the name of the file, which tracebacks need.
+                return marshal.loads, (marshal.dumps(obj),)
             return super().reducer_override(obj)
 
     return CloudPickler
@@ -527,7 +532,7 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
 
 
 def _remote(described: dict[str, str]) -> RemoteError:
-    error = RemoteError(described["type"], described["text"], described["traceback"])
+    error = remote_error(described["type"], described["text"], described["traceback"], described.get("module", ""))
     error.__cause__ = RemoteTraceback(described["traceback"])
     return error
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import BrokenExecutor
-from typing import Any
+from typing import Any, Type
 
 
 class HqError(Exception):
@@ -64,16 +65,37 @@ class WorkerLost(CallError):
 
 
 class RemoteError(CallError):
-    """Replaces an exception of the function that cannot be pickled."""
+    """Replaces an exception of the function that cannot be pickled. If its class is known here, `except` clauses for that class
+    also catch this exception, but it lacks the attributes."""
 
-    def __init__(self, type_name: str, text: str, traceback: str) -> None:
-        super().__init__(f"{type_name}: {text}" if text else type_name)
+    def __init__(self, type_name: str, text: str, traceback: str, module: str = "") -> None:
+        # Not the constructor of the class of the exception, which would expect its own arguments.
+        Exception.__init__(self, f"{type_name}: {text}" if text else type_name)
         self.type_name = type_name
         self.text = text
         self.traceback = traceback
+        self.module = module
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
     def __reduce__(self) -> Any:
-        return type(self), (self.type_name, self.text, self.traceback)
+        return remote_error, (self.type_name, self.text, self.traceback, self.module)
+
+
+def remote_error(type_name: str, text: str, traceback: str, module: str) -> RemoteError:
+    """Returns a :class:`RemoteError` that is also of the class with this name, if this process has imported it."""
+    found: Any = sys.modules.get(module)
+    for part in type_name.split("."):
+        found = getattr(found, part, None)
+    try:
+        if isinstance(found, type) and issubclass(found, Exception):
+            both: Type[RemoteError] = type("RemoteError", (RemoteError, found), {"__module__": __name__})
+            return both(type_name, text, traceback, module)
+    except Exception:
+        # The class cannot have subclasses, or not without its own arguments.
+        pass
+    return RemoteError(type_name, text, traceback, module)
 
 
 class RemoteTraceback(Exception):
@@ -81,7 +103,8 @@ class RemoteTraceback(Exception):
 
     def __init__(self, traceback: str) -> None:
         super().__init__(traceback)
-        self.traceback = traceback
+        #: `tb` is the name in the standard library.
+        self.traceback = self.tb = traceback
 
     def __str__(self) -> str:
         return f'\n"""\n{self.traceback}"""'
