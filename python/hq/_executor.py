@@ -129,6 +129,11 @@ class Executor(_BaseExecutor):
             raise ValueError("max_tasks_per_child must be >= 1")
         if mode not in ("direct", "fork"):
             raise ValueError(f"mode must be 'direct' or 'fork', found {mode!r}")
+        if getattr(sys.modules["_hq_values"], "is_importing", False):
+            raise RuntimeError(
+                "a worker imports this script for a function that can only be sent by its name: put its main part below "
+                "`if __name__ == '__main__':`"
+            )
         memory = None if max_memory_per_child is None else parse_bytes(max_memory_per_child)
         owns_bridge = bridge is None
         if bridge is None:
@@ -183,7 +188,7 @@ class Executor(_BaseExecutor):
                 "mode": mode,
                 "values": None if values is None else spool.path,
             }
-            self._context = make_context(init, initargs, how)
+            self._context = make_context(init, initargs, how, bridge.is_local)
             self._templates: Dict[str, int] = {}
             self._template = self._state.template = self._name_template(self._options)
             state = self._state

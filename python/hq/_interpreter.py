@@ -74,6 +74,9 @@ class Interpreter:
         # References to values that the call reads, and its values from files of the client.
         self.needs = []
         self.stored = {}
+        # The client's script, if it was imported: module, path and time of change. Its own module must outlive that.
+        self.script = None
+        self.main = sys.modules["__main__"]
         self.refusal = None
         self.calls_left = None
         self.memory_max = None
@@ -124,7 +127,7 @@ class Interpreter:
             return self.load_need(index)
 
         load.__module__, load.__qualname__ = "_hq_values", "load"
-        module.load, module.load_file = load, self.load_file
+        module.load, module.load_file, module.find = load, self.load_file, self.find
         sys.modules["_hq_values"] = module
         self.calls_left = head.get("max_calls")
         self.memory_max = head.get("max_memory")
@@ -397,6 +400,31 @@ class Interpreter:
         if key not in self.stored:
             self.stored[key] = load_value(map_value(path))
         return self.stored[key]
+
+    def find(self, name, path, changed, what):
+        """Returns a function or class of the client's script, which is imported without its main part, as `multiprocessing` does."""
+        if self.script != (name, path, changed):
+            import runpy
+
+            self.script = None
+            module = types.ModuleType("__mp_main__")
+            sys.modules["__mp_main__"] = sys.modules["__main__"] = module
+            values = sys.modules["_hq_values"]
+            # `hq.Executor` refuses to start meanwhile.
+            values.is_importing = True
+            try:
+                if name is None:
+                    content = runpy.run_path(path, run_name="__mp_main__")
+                else:
+                    content = runpy.run_module(name, run_name="__mp_main__", alter_sys=True)
+                module.__dict__.update(content)
+            finally:
+                values.is_importing = False
+            self.script = name, path, changed
+        found = sys.modules["__mp_main__"]
+        for part in what.split("."):
+            found = getattr(found, part)
+        return found
 
     def described(self, error):
         described, message = describe(error)

@@ -57,6 +57,9 @@ _CODE = (
     "__import__('types').FunctionType(__import__('marshal').loads(code), {**names, MODULES}, name, defaults, "
     "tuple(map(__import__('types').CellType, cells)))"
 )
+#: Rebuilds a proxy of a manager in a process that has the key of another manager, or none.
+_REBUILD = "(setattr(__import__('multiprocessing').current_process(), 'authkey', key), function(*args))[1]"
+_CACHED = "__import__('functools').lru_cache(maxsize, typed)(function)"
 
 
 def _cloudpickle() -> Any:
@@ -70,11 +73,13 @@ def _cloudpickle() -> Any:
 class Needs:
     """Futures among the arguments of a call, at any depth. Finished futures are replaced by their values."""
 
-    __slots__ = ("held", "known", "missing", "spool", "stored")
+    __slots__ = ("held", "is_local", "known", "missing", "spool", "stored")
 
-    def __init__(self, spool: Spool | None = None) -> None:
+    def __init__(self, spool: Spool | None = None, is_local: bool = False) -> None:
         #: Where long values are stored. `None` = they stay among the arguments.
         self.spool = spool
+        #: Whether the keys of managers can be sent with their proxies, because they do not leave this machine.
+        self.is_local = is_local if spool is None else spool.is_local
         self.missing: set[Future[Any]] = set()
         #: Values that workers hold. The call refers to them by their positions in this list.
         self.held: list[Held] = []
@@ -84,12 +89,18 @@ class Needs:
         self.known: dict[int, tuple[Any, Stored, Any]] = {}
 
     def replace(self, obj: Any) -> Any:
-        """Returns what stands for a future or a long buffer, or `NotImplemented` for other objects."""
+        """Returns what stands for a future, a proxy of a manager or a long buffer, or `NotImplemented` for other objects."""
         kind = type(obj)
         if kind in _without_buffer:
             return NotImplemented
         if isinstance(obj, Future):
             return self.reduce(obj)
+        managers = sys.modules.get("multiprocessing.managers")
+        if managers is not None and isinstance(obj, managers.BaseProxy):
+            if not self.is_local:
+                return NotImplemented
+            function, args = obj.__reduce__()
+            return eval, (_REBUILD, {"key": bytes(obj._authkey), "function": function, "args": args})
         try:
             view = memoryview(obj)
         except TypeError:
@@ -215,7 +226,7 @@ class _Pickler(pickle.Pickler):
             replaced = self.needs.replace(obj)
             if replaced is not NotImplemented:
                 return replaced
-        if isinstance(obj, types.FunctionType):
+        if isinstance(obj, _FUNCTIONS):
             if _has_no_name(obj):
                 raise _ByValue
         elif isinstance(obj, type) and obj.__module__ == "__main__":
@@ -241,8 +252,10 @@ class _CodePickler(pickle.Pickler):
                 f"the class {obj.__qualname__} of __main__ can only be sent with cloudpickle (pip install cloudpickle), or "
                 "from a module of its own"
             )
-        if not isinstance(obj, types.FunctionType) or not _has_no_name(obj):
+        if not isinstance(obj, _FUNCTIONS) or not _has_no_name(obj):
             return NotImplemented
+        if not isinstance(obj, types.FunctionType):
+            return _reduce_cached(obj)
         if id(obj) in self.under_way:
             raise NotPicklable(
                 f"the function {obj.__qualname__}, which uses itself, can only be sent with cloudpickle (pip install "
@@ -266,18 +279,59 @@ class _CodePickler(pickle.Pickler):
         return eval, (code, parts), (obj.__dict__, own)
 
 
+class _ByName(pickle.Pickler):
+    """Refers to functions and classes of the script by name. Interpreters import the script for this, as `multiprocessing` does."""
+
+    def __init__(self, file: io.BytesIO, needs: Needs | None, buffers: list[Any] | None, script: tuple[Any, ...]) -> None:
+        super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[no-untyped-call]
+        self.needs = needs
+        self.script = script
+
+    def reducer_override(self, obj: Any) -> Any:
+        if self.needs is not None:
+            replaced = self.needs.replace(obj)
+            if replaced is not NotImplemented:
+                return replaced
+        if isinstance(obj, (*_FUNCTIONS, type)) and obj.__module__ == "__main__" and _is_in_module(obj):
+            return _hq_values.find, (*self.script, obj.__qualname__)
+        return NotImplemented
+
+
+def _script() -> tuple[Any, ...] | None:
+    """Returns module name, path and time of change of the script, or `None` if there is no file that can be imported."""
+    main = sys.modules["__main__"]
+    name, path = getattr(getattr(main, "__spec__", None), "name", None), getattr(main, "__file__", None)
+    if name == "__main__":
+        # A directory or archive, whose file is at `path`.
+        name = None
+    try:
+        return path and (name, os.path.abspath(path), os.stat(path).st_mtime_ns)
+    except OSError:
+        return None
+
+
 class _ByValue(Exception):
     pass
 
 
-def _has_no_name(function: types.FunctionType) -> bool:
+#: Types of functions that are pickled by their name.
+_FUNCTIONS = (types.FunctionType, functools._lru_cache_wrapper)
+
+
+def _reduce_cached(function: Any) -> Any:
+    return eval, (_CACHED, {**function.cache_parameters(), "function": function.__wrapped__})
+
+
+def _has_no_name(function: Any) -> bool:
     """Returns whether a worker could not import a function."""
-    if function.__module__ in ("__main__", "__mp_main__", None):
-        return True
-    found: Any = sys.modules.get(function.__module__)
-    for part in function.__qualname__.split("."):
+    return function.__module__ in ("__main__", "__mp_main__", None) or not _is_in_module(function)
+
+
+def _is_in_module(obj: Any) -> bool:
+    found: Any = sys.modules.get(obj.__module__)
+    for part in obj.__qualname__.split("."):
         found = getattr(found, part, None)
-    return found is not function
+    return found is obj
 
 
 def _used(code: types.CodeType) -> set[str]:
@@ -313,10 +367,34 @@ def dumps(value: Any, what: str, needs: Needs | None = None, buffers: list[Any] 
         else:
             _CodePickler(file, needs, buffers).dump(value)
         return file.getvalue()
-    except (NotPicklable, NeedFailed, StoreError):
+    except (NeedFailed, StoreError):
         raise
     except Exception as error:
+        by_name = _dump_by_name(value, needs, buffers)
+        if by_name is not None:
+            return by_name
+        if isinstance(error, NotPicklable):
+            raise
         raise _named(what, error) from error
+
+
+def _dump_by_name(value: Any, needs: Needs | None, buffers: list[Any] | None) -> bytes | None:
+    """Pickles an object whose functions and classes can only be found in the script. `None` = it has other parts that cannot be sent."""
+    script = _script()
+    if script is None:
+        return None
+    # Results refer to the script by the name that it has on workers.
+    sys.modules.setdefault("__mp_main__", sys.modules["__main__"])
+    file = io.BytesIO()
+    if buffers:
+        buffers.clear()
+    try:
+        _ByName(file, needs, buffers, script).dump(value)
+    except NeedFailed:
+        raise
+    except Exception:
+        return None
+    return file.getvalue()
 
 
 @functools.lru_cache(maxsize=1)
@@ -334,6 +412,8 @@ def _cloud_pickler(cloudpickle: Any) -> Any:
             if isinstance(obj, types.CodeType):
                 # cloudpickle 3.1.3 drops the name of the file, which tracebacks need.
                 return marshal.loads, (marshal.dumps(obj),)
+            if isinstance(obj, functools._lru_cache_wrapper) and _has_no_name(obj):
+                return _reduce_cached(obj)
             return super().reducer_override(obj)
 
     return CloudPickler
@@ -393,7 +473,7 @@ def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], needs: Needs) 
         raise error
 
 
-class _Own(Needs):
+class OwnNeeds(Needs):
     """Long values among the variables of a function. Futures cannot be there."""
 
     __slots__ = ()
@@ -416,7 +496,7 @@ class Functions:
         if known is not None and known[0] is function and known[1] is code:
             return known[2]
         name = getattr(function, "__qualname__", None) or type(function).__qualname__
-        own = _Own(needs.spool)
+        own = OwnNeeds(needs.spool)
         before, own.stored = len(needs.stored), needs.stored
         pickled = dumps(function, f"the function {name}", own)
         needs.known.update(own.known)
@@ -478,14 +558,20 @@ def _counted(data: bytes) -> bytes:
 
 
 class _HqValues(types.ModuleType):
-    """Stands for a module of the interpreters: arguments refer to values by calls of its `load`."""
+    """Stands for a module of the interpreters: arguments refer to values by calls of its `load`, and to parts of the script by calls
+    of its `find`."""
 
     @staticmethod
     def load(index: int) -> Any:
         raise RuntimeError("values of calls are read on workers only")
 
+    @staticmethod
+    def find(module: str | None, path: str, changed: int, name: str) -> Any:
+        raise RuntimeError("the script is imported on workers only")
+
 
 _HqValues.load.__module__, _HqValues.load.__qualname__ = "_hq_values", "load"
+_HqValues.find.__module__, _HqValues.find.__qualname__ = "_hq_values", "find"
 # In an interpreter of a worker, where a call may import this package, the module already exists.
 _hq_values: Any = sys.modules.setdefault("_hq_values", _HqValues("_hq_values"))
 

@@ -92,7 +92,7 @@ def make_program_spec(
 
 
 def make_context(
-    init: Optional[Callable[..., Any]], initargs: Tuple[Any, ...], how: Dict[str, Union[int, str, None]]
+    init: Optional[Callable[..., Any]], initargs: Tuple[Any, ...], how: Dict[str, Union[int, str, None]], is_local: bool
 ) -> bytes:
     head = {
         "python": list(sys.version_info[:2]),
@@ -102,5 +102,5 @@ def make_context(
     }
     context = json.dumps(head).encode() + b"\n"
     if init is not None:
-        context += _pickle.dumps((init, tuple(initargs)), "init with its arguments")
+        context += _pickle.dumps((init, tuple(initargs)), "init with its arguments", _pickle.OwnNeeds(None, is_local))
     return context

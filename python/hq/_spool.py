@@ -60,6 +60,7 @@ class Spool:
         self._shared: "weakref.WeakValueDictionary[Any, Stored]" = weakref.WeakValueDictionary()
         # Likewise, for recent long values: how many calls they were sent to.
         self._uses: Dict[Any, int] = {}
+        self.is_local = is_local
         self.owner = {"server": server, "job": job, "is_local": is_local}
         self.is_made = False
         self._lock: Optional[int] = None

@@ -446,7 +446,7 @@ class ExplodesHere:
 
 
 class Hermit(Exception):
-    """Cannot be sent."""
+    """Refuses to be pickled."""
 
     def __reduce__(self):
         raise TypeError("not me")
@@ -532,8 +532,8 @@ def nest(depth):
         (os.closerange, (0, 1_000), hq.CallDied, ""),
         (os._exit, (0,), hq.CallDied, "exit code 0"),
         (sys.exit, (3,), SystemExit, "3"),
-        (fail, (Hermit, "alone"), hq.RemoteError, "alone"),
-        (fail, (Picky, 1, 2), hq.RemoteError, "Picky"),
+        (fail, (Hermit, "alone"), Hermit, "alone"),
+        (fail, (Picky, 1, 2), Picky, "1"),
         (fail, (Mute,), Mute, ""),
         (fail, (RaisesHere, os.getpid()), hq.HqError, "KeyError"),
         (deep, (1_000,), RecursionError, ""),

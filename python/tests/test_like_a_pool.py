@@ -1,12 +1,15 @@
 """What works with `ProcessPoolExecutor` works with `hq.Executor`."""
 
 import errno
+import functools
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import types
 import urllib.error
 
@@ -131,3 +134,118 @@ def run_script(path, text, *args):
     ran = subprocess.run([sys.executable, path, *args], capture_output=True, text=True, env=env(), timeout=120)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+#: Sends functions that are found by name only, as for `ProcessPoolExecutor`.
+SCRIPT = """
+    import functools, multiprocessing, sys, threading
+    import hq
+    if sys.argv[1] == "code":
+        import hq._pickle
+        hq._pickle._cloudpickle = lambda: None
+
+    lock = threading.Lock()
+    print("imported as", __name__, file=sys.stderr)
+
+    class Point:
+        def __init__(self, x):
+            self.x = x
+
+    class TooFar(Exception):
+        pass
+
+    def locked(point):
+        with lock:
+            return Point(point.x + 1)
+
+    def refuse(point):
+        with lock:
+            raise TooFar(point.x)
+
+    @functools.lru_cache(maxsize=7)
+    def cached(number):
+        return number * 2
+
+    @functools.singledispatch
+    def dispatched(value):
+        return "anything"
+
+    @dispatched.register
+    def _(value: int):
+        return "a number"
+
+    def countdown(number):
+        with lock:
+            pass
+        return countdown(number - 1) if number else "done"
+
+    def prepare():
+        global prepared
+        with lock:
+            prepared = "prepared"
+
+    def is_prepared():
+        with lock:
+            return prepared
+
+    if __name__ == "__main__":
+        with hq.Executor(1, local=True, init=prepare) as executor:
+            result = executor.submit(locked, Point(3)).result()
+            print(type(result) is Point, result.x)
+            print(type(executor.submit(refuse, Point(3)).exception()) is TooFar)
+            print(executor.submit(cached, 3).result(), executor.submit(dispatched, 3).result())
+            print(executor.submit(countdown, 3).result(), executor.submit(is_prepared).result())
+            print(list(executor.map(locked, [Point(1)], chunksize=2))[0].x)
+"""
+
+
+@pytest.mark.parametrize("how", ["cloudpickle", "code"])
+def test_what_cannot_be_sent_by_value_is_found_in_the_script(tmp_path, how):
+    expected = ["True 4", "True", "6 a number", "done prepared", "2", ""]
+    assert run_script(tmp_path / "script.py", SCRIPT, how).split("\n") == expected
+    # As a module, from a directory that the script alone does not have in its path.
+    (tmp_path / "package").mkdir()
+    (tmp_path / "script.py").rename(tmp_path / "package/script.py")
+    command = [sys.executable, "-m", "package.script", how]
+    assert subprocess.run(command, capture_output=True, text=True, env=env(), timeout=120).stdout.split("\n") == expected
+
+
+def test_a_script_without_a_guard_names_the_remedy(tmp_path):
+    script = """
+        import hq, threading
+        lock = threading.Lock()
+        def locked():
+            with lock:
+                pass
+        executor = hq.Executor(1, local=True)
+        print(executor.submit(locked).exception())
+    """
+    assert "if __name__ == '__main__':" in run_script(tmp_path / "script.py", script)
+
+
+def test_a_cached_function_stays_cached(local, by_value):
+    @functools.cache
+    def pid_of(number):
+        return os.getpid(), time.monotonic_ns()
+
+    with hq.Executor(1, local=True) as executor:
+        first, second = executor.submit(pid_of, 1).result(60), executor.submit(pid_of, 1).result(60)
+        assert first == second != executor.submit(pid_of, 2).result(60)
+
+
+def report(queue, shared, number):
+    shared[number] = queue
+    queue.put(number)
+    # A proxy that comes from the manager has its key as well.
+    shared[number].put(number)
+
+
+def test_proxies_of_a_manager_are_arguments(local, by_value):
+    with multiprocessing.Manager() as manager:
+        queue, shared = manager.Queue(), manager.dict()
+        local.submit(report, queue, shared, 3).result(60)
+        local.submit(lambda: queue.put(4)).result(60)
+        assert [queue.get(timeout=60) for _ in range(3)] == [3, 3, 4]
+        with hq.Executor(1, local=True, init=queue.put, initargs=(5,)) as executor:
+            assert executor.submit(abs, -1).result(60) == 1
+        assert queue.get(timeout=60) == 5
