@@ -78,7 +78,7 @@ class Executor(_BaseExecutor):
     :param prologue: shell commands before the interpreter: ``module load``, ``conda activate``.
     :param max_tasks_per_child: number of calls after which an interpreter is replaced.
     :param max_memory_per_child: memory in bytes, or text such as ``"2GiB"``; a larger interpreter is replaced after a call.
-    :param output: directory for the output of calls; `None` = discard it.
+    :param output: directory for the output of calls; `None` = discard it. If the executor starts a server, it also shows the output.
     :param mode: ``"direct"`` = calls run in the interpreter itself, as threads and CUDA require; ``"fork"`` = each call runs in a
         child process, without side effects on the next one.
     :param values: directory on a file system that this machine and all workers share. Long results are stored there; without it,
@@ -492,6 +492,8 @@ class Executor(_BaseExecutor):
         self._bridge.request({"op": "template", "t": number, "spec": spec}, self._context)
         self._templates[key] = number
         self._state.values.crash_limits[number] = options["crash_limit"]
+        if self._bridge.is_local and options["output"] is not None:
+            self._state.outputs[number] = os.path.abspath(options["output"].replace("%{JOB_ID}", str(self._state.job)))
         return number
 
 

@@ -32,6 +32,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 FUNCTIONS_MAX = 256
 # A call shorter than this cannot have run child processes, so their usage is not read.
 CHILD_NS_MIN = 200_000
+# Seconds for threads that calls have left behind when the interpreter ends.
+GRACE = 5
 # If a call is shorter than this, a peak below `floor` is not read.
 LOW_PEAK_NS_MIN = 10_000_000
 # The kernel's memory peak is reset after a call raised it by more than this, in KiB.
@@ -101,8 +103,8 @@ class Interpreter:
         if control:
             (self.passed,) = PASSED.unpack(control[0][2])
         if not size:
-            # The worker is gone, so this process ends.
-            os._exit(0)
+            # The worker is gone.
+            leave()
         return self.view[:size]
 
     def content(self, flags, data):
@@ -256,9 +258,9 @@ class Interpreter:
         if self.calls_left is not None:
             self.calls_left -= 1
             if self.calls_left <= 0:
-                os._exit(0)
+                leave()
         if self.memory_max is not None and memory_used() > self.memory_max:
-            os._exit(0)
+            leave()
 
     def move(self, place):
         cwd = place["cwd"].encode("latin-1")
@@ -541,6 +543,20 @@ class Interpreter:
         )
         self.sock.send(b"".join((head, text, value)))
         self.set_peak_back(usage)
+
+
+def leave():
+    """Ends this process. Threads that calls have left behind get some time, as in a process of a pool."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        limit = threading.Timer(GRACE, os._exit, (0,))
+        limit.daemon = True
+        limit.start()
+        threading._shutdown()
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util._run_finalizers()
+    os._exit(0)
 
 
 def flush(stream):

@@ -60,7 +60,7 @@ class Completed:
 
     def read(self) -> str:
         """Returns the standard output as text."""
-        return "" if self.stdout is None else _read(self.stdout)
+        return "" if self.stdout is None else read_output(self.stdout)
 
     def __repr__(self) -> str:
         return f"<hq.Completed task {self.task}: {' '.join(self.args)}>"
@@ -69,7 +69,7 @@ class Completed:
         return types.SimpleNamespace, (), self.__dict__
 
 
-def _read(file: File) -> str:
+def read_output(file: "File") -> str:
     """Reads an output. Other users may be able to write to its directory, so their links are not followed."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -131,7 +131,7 @@ class ProgramFuture(CallFuture[Completed]):
             return Completed(args, number, named(stdout), named(stderr)), None
         failed = without_value(error, ProgramFailed)
         try:
-            written = _read(err) if (err := named(stderr)) else ""
+            written = read_output(err) if (err := named(stderr)) else ""
         except OSError:
             written = ""
         last = "\n".join(written.rstrip().splitlines()[-LINES_MAX:])

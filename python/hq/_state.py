@@ -9,6 +9,7 @@ import itertools
 import json
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -20,7 +21,7 @@ from ._bridge import Bridge
 from ._future import CallFuture, Canceled, mark_cancelled, settle
 from ._held import Held
 from ._ids import IDS, Margin, numbers_of, ranges
-from ._program import ProgramFuture
+from ._program import File, ProgramFuture, read_output
 from ._spec import CrashLimit
 from ._spool import Spool, Stored, remove_arguments, sweep
 from ._values import Values
@@ -148,6 +149,8 @@ class State:
         # The calls whose arguments a repeated call has.
         self.copied: Dict[int, int] = {}
         self.released_at = time.monotonic()
+        # Where the output of calls goes by template, if it is shown here as well.
+        self.outputs: Dict[int, str] = {}
         # Further work of the sending thread.
         self.errands: Deque[Callable[[], None]] = collections.deque()
 
@@ -480,7 +483,27 @@ class State:
                 # Otherwise the task belongs to another client, and so does its value.
         self._on_ends(ends)
 
+    def _show(self, numbers: Iterable[int]) -> None:
+        """Writes the output of calls of our own server to the streams of this process, as calls of a process pool do themselves."""
+        # Directories exist only if calls have written something.
+        places = {template: place for template, place in self.outputs.items() if os.path.isdir(place)}
+        for number in numbers if places else ():
+            future = self.pending.get(number)
+            place = None if future is None else places.get(self.template if future._template is None else future._template)
+            if place is None or isinstance(future, ProgramFuture):
+                continue
+            for ending, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+                try:
+                    written = read_output(File(os.path.join(place, f"{number}.{ending}")))
+                    if written:
+                        stream.write(written)
+                        stream.flush()
+                except (OSError, ValueError, AttributeError):
+                    # The stream was closed, or there is none.
+                    pass
+
     def _on_ends(self, ends: List[End]) -> None:
+        self._show(end[0] for end in ends)
         settled: List[Tuple[int, Any, Optional[BaseException]]] = []
         for number, state, value, reason in ends:
             if value is None:

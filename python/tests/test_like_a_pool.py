@@ -1,8 +1,9 @@
 """What works with `ProcessPoolExecutor` works with `hq.Executor`."""
 
+import concurrent.futures
 import errno
 import functools
-import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import subprocess
@@ -14,6 +15,7 @@ import types
 import urllib.error
 
 import pytest
+from conftest import wait_for
 
 import hq
 
@@ -249,3 +251,47 @@ def test_proxies_of_a_manager_are_arguments(local, by_value):
         with hq.Executor(1, local=True, init=queue.put, initargs=(5,)) as executor:
             assert executor.submit(abs, -1).result(60) == 1
         assert queue.get(timeout=60) == 5
+
+
+def say(word):
+    print("out", word, flush=True)
+    os.system(f"echo child {word} >&2")
+
+
+def test_what_calls_print_is_shown_and_kept(local, capsys, monkeypatch, tmp_path):
+    assert [*local.map(say, "ab")] == [None, None]
+    shown = capsys.readouterr()
+    assert sorted(shown.out.split("\n")) == ["", "out a", "out b"] and sorted(shown.err.split("\n")) == ["", "child a", "child b"]
+    assert sorted(path.read_text() for path in tmp_path.glob(f"job-{local.job}/*.stdout")) == ["out a\n", "out b\n"]
+    local.program(["echo", "of a program"]).result(60)
+    local.options(output=None).submit(say, "c").result(60)
+    local.options(output="elsewhere").submit(say, "d").result(60)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("out d\n", "child d\n")
+    monkeypatch.setattr("sys.stdout", None)
+    local.submit(say, "e").result(60)
+
+
+def test_what_calls_on_a_server_print_is_in_files_only(cluster, capsys, tmp_path):
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        executor.submit(say, "a").result(60)
+    assert capsys.readouterr().out == "" and (tmp_path / f"job-{executor.job}/0.stdout").read_text() == "out a\n"
+
+
+def leave_behind(gate, path):
+    def late():
+        while not os.path.exists(gate):
+            time.sleep(0.02)
+        path.with_suffix(".thread").touch()
+
+    threading.Thread(target=late).start()
+    # An idle thread of it ends with the interpreter.
+    concurrent.futures.ThreadPoolExecutor(1).submit(abs, -1).result()
+    multiprocessing.util.Finalize(None, path.with_suffix(".finalizer").touch, exitpriority=1)
+
+
+def test_threads_that_outlive_their_call_end_before_the_interpreter(tmp_path):
+    with hq.Executor(1, local=True, max_tasks_per_child=1) as executor:
+        executor.submit(leave_behind, tmp_path / "gate", tmp_path / "end").result(60)
+        (tmp_path / "gate").touch()
+        wait_for(lambda: (tmp_path / "end.thread").exists() and (tmp_path / "end.finalizer").exists(), "the end", 20)

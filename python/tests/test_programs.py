@@ -9,7 +9,7 @@ import pytest
 from conftest import wait_for
 
 import hq
-from hq._program import _read
+from hq._program import read_output
 
 
 @pytest.fixture
@@ -153,10 +153,10 @@ def test_outputs_are_not_read_through_links_of_others(tmp_path):
     (tmp_path / "own/out").write_text("secret")
     for link, target, path in (("link", "own/out", "link"), ("dir", "own", "dir/out")):
         (tmp_path / link).symlink_to(target)
-        assert _read(hq.File(tmp_path / path)) == "secret"
+        assert read_output(hq.File(tmp_path / path)) == "secret"
         os.lchown(tmp_path / link, 65533, 65533)
         with pytest.raises(PermissionError, match="a link of another user"):
-            _read(hq.File(tmp_path / path))
+            read_output(hq.File(tmp_path / path))
     os.chown(tmp_path / "own/out", 65533, 65533)
     with pytest.raises(PermissionError, match="another user may have put"):
-        _read(hq.File(tmp_path / "own/out"))
+        read_output(hq.File(tmp_path / "own/out"))

@@ -1,4 +1,4 @@
-"""The standard library's own tests of executors, adapted only where they create one and where they check the output of calls.
+"""The standard library's own tests of executors, adapted only where they create one.
 
 Tests of features that only `ProcessPoolExecutor` has are left out: its processes, queues and contexts, and that it breaks when one of
 its processes dies.
@@ -7,7 +7,6 @@ its processes dies.
 import os
 import sys
 import unittest
-from pathlib import Path
 
 import pytest
 
@@ -78,9 +77,7 @@ class TestShutdown(Ours, of_shutdown.ExecutorShutdownTest, unittest.TestCase):
             first = "from concurrent.futures import Made"
             assert first in script
             script = script.replace(first, MAKE.format(path=sys.path, output=str(output)).strip())
-            code, out, err = start(option, script, __isolated=False, **{**os.environ, **env})
-            printed = b"".join(Path(file).read_bytes() for file in sorted(output.glob("*.stdout")))
-            return code, out + printed, err
+            return start(option, script, __isolated=False, **{**os.environ, **env})
 
         monkeypatch.setattr(of_shutdown, "assert_python_ok", adapted)
 
