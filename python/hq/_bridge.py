@@ -14,7 +14,7 @@ import tempfile
 import threading
 import weakref
 from concurrent.futures import Future
-from typing import IO, Any, Callable, Dict, List, Optional, Union
+from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Union
 
 from .errors import HqError, ServerGone
 
@@ -28,22 +28,40 @@ Listener = Callable[[Dict[str, Any], memoryview], None]
 
 
 def find_hq() -> str:
-    """Returns the `hq` program: `$HQ_BINARY`, the one next to this interpreter, or the first in `$PATH`."""
+    """Returns the `hq` program: `$HQ_BINARY`, the one of the same wheel, the one next to this interpreter, or the first in `$PATH`."""
     named = os.environ.get("HQ_BINARY")
     if named:
-        return named
-    beside = os.path.join(os.path.dirname(sys.executable), "hq")
-    if os.access(beside, os.X_OK):
-        return beside
+        if _is_program(named):
+            return named
+        raise HqError(f"$HQ_BINARY names {named}, which is not a program that can be run")
+    looked = []
+    for path in _candidates():
+        if _is_program(path):
+            return path
+        looked.append(f"{path} ({'cannot be run' if os.path.exists(path) else 'does not exist'})")
+    raise HqError(
+        f"the program `hq` was not found: install hq-runtime with pip, or name it in $HQ_BINARY. These files were looked for: "
+        f"{', '.join(looked)}, and `hq` in $PATH"
+    )
+
+
+def _candidates() -> Iterator[str]:
+    # Where pip puts the programs of the wheel that this package is from: with --target, and with all other options.
+    site = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if any(name.startswith("hq_runtime-") and name.endswith(".dist-info") for name in os.listdir(site)):
+        yield os.path.join(site, "bin", "hq")
+        yield os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(site))), "bin", "hq")
+    yield os.path.join(os.path.dirname(sys.executable), "hq")
     import sysconfig
 
-    scripts = os.path.join(sysconfig.get_path("scripts") or "", "hq")
-    if os.access(scripts, os.X_OK):
-        return scripts
+    yield os.path.join(sysconfig.get_path("scripts") or "", "hq")
     found = shutil.which("hq")
     if found:
-        return found
-    raise HqError("the program `hq` was not found: install hq-runtime with pip, or name it in $HQ_BINARY")
+        yield found
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 class Bridge:
@@ -85,7 +103,7 @@ class Bridge:
         self._reader = threading.Thread(target=self._read, name="hq-bridge", daemon=True)
         self._reader.start()
         try:
-            self.info = self._ready.result()
+            self.info = self._wait_until_ready(command[0])
             if not self.info.get("settles_ranges"):
                 raise HqError(
                     f"the program {command[0]} is of an older release than the package hq ({self.info['version']}): install both from "
@@ -94,6 +112,16 @@ class Bridge:
         except BaseException:
             self.close()
             raise
+
+    def _wait_until_ready(self, path: str) -> Dict[str, Any]:
+        try:
+            return self._ready.result()
+        except ServerGone as error:
+            # Other projects have programs and packages of this name.
+            raise HqError(
+                f"the program {path} is refused: it did not start as the bridge of the package hq, which comes with a program of its own "
+                f"in the wheel hq-runtime; $HQ_BINARY can name that. {error}"
+            ) from error
 
     @property
     def pid(self) -> int:
