@@ -88,6 +88,7 @@ class Bridge:
         )
         self._pid = os.getpid()
         _bridges.add(self)
+        self.server_dir = server_dir
         #: Whether the server ends with the bridge.
         self.is_local = local
         self._write_lock = threading.Lock()

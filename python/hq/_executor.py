@@ -7,6 +7,7 @@ import itertools
 import json
 import operator
 import os
+import shlex
 import sys
 import tempfile
 import threading
@@ -42,7 +43,7 @@ from ._program import Argument, ProgramFuture, submit_program
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
 from ._spool import Spool, left_of, sweep_once
 from ._state import Call, State, begin, states
-from .errors import HqError, NotPicklable, ValueTooLarge
+from .errors import HqError, NotPicklable, ServerGone, ValueTooLarge
 
 T = TypeVar("T")
 
@@ -253,7 +254,46 @@ class Executor(_BaseExecutor):
         if wait and self._thread is not threading.current_thread() and not self._state.is_telling_here:
             self._thread.join()
 
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._leave(kind is not None and issubclass(kind, KeyboardInterrupt))
+
     # ---- extensions
+
+    def _leave(self, cancel: bool) -> None:
+        """Ends the executor at the end of a block. An interrupt cancels the calls that have not begun, and another one does not wait
+        for the others."""
+        interrupt = None
+        while True:
+            try:
+                self.shutdown(cancel_futures=cancel)
+                break
+            except KeyboardInterrupt as error:
+                if cancel:
+                    self._abandon()
+                    raise
+                cancel, interrupt = True, error
+        if interrupt is not None:
+            raise interrupt
+
+    def _abandon(self) -> None:
+        """Leaves running calls to the server and says how to reach them."""
+        state = self._state
+        # The end of Python must not wait for them either.
+        states.pop(state, None)
+        if self._bridge.is_local or state.broken is not None:
+            return
+        try:
+            self._bridge.begin({"op": "ask", "question": {"what": "close", "job": state.job}})
+        except ServerGone:
+            pass
+        place = "" if self._bridge.server_dir is None else f" --server-dir {shlex.quote(os.fspath(self._bridge.server_dir))}"
+        with state.lock:
+            running = len(state.pending)
+        print(
+            f"hq: job {state.job} goes on with {running} running calls. `hq{place} job cancel {state.job}` ends them, "
+            f"hq.Executor.attach({state.job}) gets their results.",
+            file=sys.stderr,
+        )
 
     @property
     def _broken(self) -> bool:

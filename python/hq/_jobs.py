@@ -96,7 +96,7 @@ class Job:
         finally:
             # Done even after an interrupt of the wait.
             if self._owns:
-                self._executor.shutdown(cancel_futures=cancel)
+                self._executor._leave(cancel)
 
     def __repr__(self) -> str:
         done = sum(future.done() for future in self.futures)

@@ -66,12 +66,8 @@ class HqBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
 @contextlib.contextmanager
 def backend(executor: Optional[Executor] = None, **options: Any) -> Iterator[Executor]:
     """Makes joblib use this executor, or a new one with these options for the duration of the block."""
-    owned = executor is None
-    used = Executor(name="joblib", **options) if executor is None else executor
-    register_parallel_backend("hq", lambda **more: HqBackend(executor=used, **more))
-    try:
+    with contextlib.ExitStack() as stack:
+        used = stack.enter_context(Executor(name="joblib", **options)) if executor is None else executor
+        register_parallel_backend("hq", lambda **more: HqBackend(executor=used, **more))
         with parallel_config("hq", n_jobs=-1):
             yield used
-    finally:
-        if owned:
-            used.shutdown()
