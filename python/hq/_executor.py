@@ -36,6 +36,7 @@ from typing import (
 
 from . import _pickle
 from ._bridge import Bridge
+from ._fit import Machine
 from ._future import CallFuture, Continuation
 from ._interpreter import INLINE_MAX
 from ._pickle import Needs
@@ -152,6 +153,7 @@ class Executor(_BaseExecutor):
                     stacklevel=2 if _attach is None else 3,
                 )
             self._max_workers = max_workers or cpus or os.cpu_count() or 1
+            self._machine = Machine(cpus or self._max_workers) if bridge.is_local else None
             base = os.path.abspath(values) if values is not None else tempfile.gettempdir() if is_local else os.getcwd()
             if _attach is not None:
                 _refuse_own_job(_attach, bridge.info["server_uid"])
@@ -471,12 +473,14 @@ class Executor(_BaseExecutor):
         unknown = sorted(set(changes) - set(self._options))
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
+        options = {**self._options, **changes}
+        self._check_fit(options)
         return submit_program(
             self._state,
             self._state.job,
             self._start_program,
             args,
-            {**self._options, **changes},
+            options,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -523,6 +527,7 @@ class Executor(_BaseExecutor):
 
     def _name_template(self, options: Dict[str, Any]) -> int:
         """Returns the number of the common part of calls with these options. Equal options share it."""
+        self._check_fit(options)
         spec = make_spec(options)
         key = json.dumps(spec, sort_keys=True)
         known = self._templates.get(key)
@@ -535,6 +540,10 @@ class Executor(_BaseExecutor):
         if self._bridge.is_local and options["output"] is not None:
             self._state.outputs[number] = os.path.abspath(options["output"].replace("%{JOB_ID}", str(self._state.job)))
         return number
+
+    def _check_fit(self, options: Dict[str, Any]) -> None:
+        if self._machine is not None and options["resources"]:
+            self._machine.check(options["resources"])
 
 
 _numbers = itertools.count(1)

@@ -12,12 +12,14 @@ import os
 import sys
 import threading
 import time
+import warnings
 import weakref
 from concurrent.futures import Future
 from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 from . import _pickle
 from ._bridge import Bridge
+from ._fit import explain
 from ._future import CallFuture, Canceled, mark_cancelled, settle
 from ._held import Held
 from ._ids import IDS, Margin, numbers_of, ranges
@@ -36,6 +38,9 @@ _RANGES_MAX = 5_000
 _LOOK_AGAIN = 30.0
 #: Likewise while values or arguments may become unneeded.
 _LOOK_SOON = 1.0
+#: If no call has ended for this many seconds, the executor asks whether any worker can run them, for a few calls.
+_STALL = 5.0
+_EXPLAINED_MAX = 10
 #: Unneeded arguments of this many bytes are released at once, others after a while.
 _SPENT_BYTES = 1 << 20
 #: The sizes of payloads longer than this are known, others count as this size.
@@ -151,6 +156,9 @@ class State:
         self.released_at = time.monotonic()
         # Where the output of calls goes by template, if it is shown here as well.
         self.outputs: Dict[int, str] = {}
+        # When the last call ended or the first one was submitted, and the templates whose calls were explained since they did not run.
+        self.moved_at = time.monotonic()
+        self.explained: Set[Optional[int]] = set()
         # Further work of the sending thread.
         self.errands: Deque[Callable[[], None]] = collections.deque()
 
@@ -161,10 +169,11 @@ class State:
             while True:
                 with self.changed:
                     while not (self._may_send() or self.cancels or self.cancels_waiting or self.was_away or self._has_more()):
-                        if self.broken is not None or self._is_done() or self.spool.is_to_sign():
+                        if self.broken is not None or self._is_done() or self.spool.is_to_sign() or self._has_stalled():
                             break
                         # The loop checks periodically as well: a finalizer on this thread cannot notify.
-                        self.changed.wait(_LOOK_SOON if self.values.live or self.spent else _LOOK_AGAIN)
+                        soon = self.values.live or self.spent or self._may_stall()
+                        self.changed.wait(_LOOK_SOON if soon else _LOOK_AGAIN)
                     if self.broken is not None or self._is_done():
                         break
                     errands, self.errands = self.errands, collections.deque()
@@ -174,6 +183,9 @@ class State:
                     self.was_away = False
                     batch, first, template = self._take_batch() if self._may_send() else ([], 0, 0)
                     refused = self._take_unnumbered()
+                    stalled = self._take_stalled()
+                if stalled:
+                    threading.Thread(target=self._explain, args=(stalled,), name="hq-explain", daemon=True).start()
                 self.spool.sign()
                 for call in refused:
                     settle(call.future, None, self._out_of_ids())
@@ -193,6 +205,38 @@ class State:
         except BaseException as error:
             self.fail_all(error if isinstance(error, ServerGone) else ServerGone(f"calls can no longer be sent: {error!r}"))
         self.finish()
+
+    def _may_stall(self) -> bool:
+        return bool(self.pending) and not self.bridge.is_local and len(self.explained) < _EXPLAINED_MAX
+
+    def _has_stalled(self) -> bool:
+        return self._may_stall() and time.monotonic() - self.moved_at > _STALL
+
+    def _take_stalled(self) -> List[int]:
+        """Returns the first calls of some templates if no call ends."""
+        if not self._has_stalled():
+            return []
+        self.moved_at = time.monotonic()
+        found = []
+        for number, future in self.pending.items():
+            if future._template not in self.explained and len(self.explained) < _EXPLAINED_MAX:
+                self.explained.add(future._template)
+                found.append(number)
+        return found
+
+    def _explain(self, numbers: List[int]) -> None:
+        """Warns of calls that no worker can run."""
+        try:
+            if self.bridge.ask({"what": "queues"}):
+                # Workers of other kinds may come.
+                return
+            for number in numbers:
+                why = explain(self.bridge.server_dir, self.job, number)
+                if why is not None and number in self.pending:
+                    warnings.warn(f"call {number} of job {self.job} waits. {why}", stacklevel=1)
+        except (HqError, OSError, RuntimeError):
+            # The server is away, or the executor has ended.
+            pass
 
     def _release(self) -> None:
         """Names the values, and the calls with arguments, that are no longer needed."""
@@ -303,6 +347,8 @@ class State:
 
     def _take_batch(self) -> Tuple[List[Call], int, int]:
         first = self.next_id
+        if not self.pending:
+            self.moved_at = time.monotonic()
         template = self.waiting[0].template
         batch: List[Call] = []
         size = 0
@@ -568,6 +614,7 @@ class State:
                 if future is not None:
                     futures.append((future, result, error))
             self._widen(len(futures))
+            self.moved_at = time.monotonic()
             if self.waiting or self.is_shut:
                 self.changed.notify_all()
         for future, result, error in futures:
