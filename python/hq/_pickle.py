@@ -419,6 +419,13 @@ def _cloud_pickler(cloudpickle: Any) -> Any:
     return CloudPickler
 
 
+def cloud_dumps(value: Any) -> bytes:
+    """Pickles an object with cloudpickle, which must be installed."""
+    file = io.BytesIO()
+    _cloud_pickler(_cloudpickle())(file, None, None).dump(value)
+    return file.getvalue()
+
+
 def _named(what: str, error: Exception) -> Exception:
     """Returns an error of the same type that names the object that cannot be pickled."""
     text = f"{what} cannot be pickled: {type(error).__name__}: {error}"

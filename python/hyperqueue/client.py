@@ -8,18 +8,10 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 
 from .common import GenericPath
 from .ffi.client import ClientConnection
-from .job import Job
+from .job import Job, SubmittedJob
 from .task.function import PythonEnv
 
 _FAILED_SHOWN = 5
-
-
-@dataclasses.dataclass
-class SubmittedJob:
-    """A job with the id that the server assigned."""
-
-    job: Job
-    id: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
@@ -12,7 +13,7 @@ from .task.function import PythonFunction
 from .task.program import ExternalProgram
 from .task.task import Requests, Task
 
-__all__ = ["Job", "ResourceRequest"]
+__all__ = ["Job", "ResourceRequest", "SubmittedJob"]
 
 
 class Job:
@@ -32,8 +33,8 @@ class Job:
         self.default_env: EnvType = dict(default_env or {})
         self.name = name
 
-    def task_by_id(self, task_id: int) -> Optional[Task]:
-        return self.task_map.get(task_id)
+    def task_by_id(self, id: int) -> Optional[Task]:
+        return self.task_map.get(id)
 
     def program(
         self,
@@ -118,3 +119,11 @@ class Job:
     def _build(self, client: Any) -> JobDescription:
         tasks = [task._build(client) for task in self.tasks]
         return JobDescription(tasks=tasks, name=self.name or "PyAPI job", max_fails=self.max_fails)
+
+
+@dataclasses.dataclass
+class SubmittedJob:
+    """A job with the id that the server assigned."""
+
+    job: Job
+    id: int

@@ -18,9 +18,8 @@ def visualize_job(job: Job, path: GenericPath) -> None:
         raise MissingPackageException("pydot") from None
     graph = pydot.Dot("job", graph_type="digraph")
     names = _names(job)
-    for name in names.values():
-        graph.add_node(pydot.Node(name))
     for task in job.tasks:
+        graph.add_node(pydot.Node(names[task.task_id]))
         for dependency in task.dependencies:
             graph.add_edge(pydot.Edge(names[dependency.task_id], names[task.task_id]))
     with open(path, "w", encoding="utf-8") as file:

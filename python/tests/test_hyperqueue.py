@@ -237,7 +237,7 @@ def test_the_current_instance_names_its_server(local):
 
 def test_a_cluster_that_was_stopped():
     cluster = LocalCluster()
-    assert (cluster.server_dir / "hq-current").exists()
+    assert (cluster.cluster.server_dir / "hq-current").exists() and cluster.server_dir == cluster.cluster.server_dir
     cluster.stop()
     with pytest.raises(Exception, match="Attempting to add worker to a stopped server"):
         cluster.start_worker()
@@ -258,7 +258,22 @@ def test_pictures(tmp_path):
         return
     visualize_job(job, tmp_path / "a.dot")
     text = (tmp_path / "a.dot").read_text()
+    lines = [line.strip(" ;") for line in text.split("\n")[1:-2]]
+    # Each node stands before its edges, in one walk.
+    assert lines == ["first", quoted := '"a \\"second\\": one"', f"first -> {quoted}", '"first (2)"', f'{quoted} -> "first (2)"']
     assert 'first -> "a \\"second\\": one"' in text and '"a \\"second\\": one" -> "first (2)"' in text
+
+
+def test_names_that_scripts_import():
+    from hyperqueue.client import SubmittedJob
+    from hyperqueue.ffi import JobId, TaskId, cluster
+    from hyperqueue.job import SubmittedJob as SameJob
+    from hyperqueue.task.function import cloud_wrap
+
+    assert SameJob is SubmittedJob and JobId is TaskId is int and cluster.Cluster
+    assert cloud_wrap(len) is len
+    job = Job()
+    assert job.task_by_id(id=0) is None and job.function(cloud_wrap(len), args=("a",)) is job.task_by_id(id=0)
 
 
 def test_the_version_is_that_of_the_program():

@@ -7,6 +7,9 @@ import subprocess
 
 from hq._bridge import find_hq
 
+JobId = int
+TaskId = int
+
 
 @functools.lru_cache(maxsize=1)
 def get_version() -> str:

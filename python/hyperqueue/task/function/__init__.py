@@ -15,9 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._function import CODE, PythonEnv, PythonFunction
+    from ._function import CODE, PythonEnv, PythonFunction, cloud_wrap
 
-__all__ = ["CODE", "PythonEnv", "PythonFunction", "task_main"]
+__all__ = ["CODE", "PythonEnv", "PythonFunction", "cloud_wrap", "task_main"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from hq._pickle import cloud_dumps
+
 from ...ffi.protocol import TaskDescription
 from ..task import Task
 
@@ -29,6 +31,11 @@ class PythonEnv:
         return self.args
 
 
+def cloud_wrap(fn: Callable[..., Any], cache: bool = True) -> Callable[..., Any]:
+    """Returns the function itself: functions of tasks are pickled by value in any case."""
+    return fn
+
+
 class PythonFunction(Task):
     """A function with its arguments. Its return value is not transported."""
 
@@ -51,7 +58,5 @@ class PythonFunction(Task):
             self.name = f"{name}/{task_id}"
 
     def _build(self, client: Any) -> TaskDescription:
-        import cloudpickle
-
-        content = cloudpickle.dumps((self.fn, self.args, self.kwargs))
+        content = cloud_dumps((self.fn, self.args, self.kwargs))
         return self._describe(client.python_env.args, content)
