@@ -4,7 +4,7 @@ from ._executor import Executor, Options
 from ._future import CallFuture
 from ._jobs import Job, run, submit
 from ._program import Completed, File, ProgramFuture
-from ._progress import progress
+from ._progress import as_completed, progress
 from ._query import Table, jobs, query, tasks
 from .errors import (
     CallDied,
@@ -62,6 +62,7 @@ __all__ = [
     "ValueUnreachable",
     "WorkerLost",
     "WrongPython",
+    "as_completed",
     "jobs",
     "progress",
     "query",

@@ -7,6 +7,7 @@ import itertools
 import json
 import operator
 import os
+import queue
 import shlex
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import uuid
 import warnings
 import weakref
 from concurrent.futures import Executor as _BaseExecutor
-from concurrent.futures import Future
+from concurrent.futures import Future, TimeoutError
 from typing import (
     Any,
     Callable,
@@ -237,7 +238,7 @@ class Executor(_BaseExecutor):
 
     # ---- the interface of the standard library
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "CallFuture[T]":
         return self._submit(self._template, fn, args, kwargs)
 
     def map(
@@ -247,8 +248,10 @@ class Executor(_BaseExecutor):
         timeout: Optional[float] = None,
         chunksize: int = 1,
         buffersize: Optional[int] = None,
+        ordered: bool = True,
     ) -> Iterator[T]:
-        return self._map(self._template, fn, iterables, timeout, chunksize, buffersize)
+        """Like the method of the standard library. With `ordered=False`, the results of calls come as these end."""
+        return self._map(self._template, fn, iterables, timeout, chunksize, buffersize, ordered)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._state.shut(cancel_futures)
@@ -432,6 +435,7 @@ class Executor(_BaseExecutor):
         timeout: Optional[float],
         chunksize: int,
         buffersize: Optional[int],
+        ordered: bool,
     ) -> Iterator[T]:
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -448,7 +452,8 @@ class Executor(_BaseExecutor):
         else:
             made = (self._submit_chunk(template, fn, chunk) for chunk in _chunks(items, chunksize))
         first = list(made) if buffersize is None else list(itertools.islice(made, buffersize))
-        return _results(self._state, collections.deque(first), made, buffersize is not None, end, chunksize > 1)
+        results = _results if ordered else _unordered
+        return results(self._state, collections.deque(first), made, buffersize is not None, end, chunksize > 1)
 
     def _submit_chunk(self, template: int, fn: Callable[..., Any], chunk: List[Tuple[Any, ...]]) -> "CallFuture[Any]":
         future: "CallFuture[Any]" = CallFuture(self._state)
@@ -603,7 +608,7 @@ class Options:
         self._executor = executor
         self._template = template
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "CallFuture[T]":
         return self._executor._submit(self._template, fn, args, kwargs)
 
     def put(self, value: T) -> "Future[T]":
@@ -616,8 +621,9 @@ class Options:
         timeout: Optional[float] = None,
         chunksize: int = 1,
         buffersize: Optional[int] = None,
+        ordered: bool = True,
     ) -> Iterator[T]:
-        return self._executor._map(self._template, fn, iterables, timeout, chunksize, buffersize)
+        return self._executor._map(self._template, fn, iterables, timeout, chunksize, buffersize, ordered)
 
 
 def _chunks(items: Iterator[Tuple[Any, ...]], size: int) -> Iterator[List[Tuple[Any, ...]]]:
@@ -644,23 +650,49 @@ def _results(
                     futures.append(following)
                 del following
             # Only the caller keeps the values.
-            result = _take(state, futures.popleft(), end)
-            if is_chunked:
-                result.reverse()
-                while result:
-                    yield result.pop()
-            else:
-                held = [result]
-                del result
+            held = _take(state, futures.popleft(), end, is_chunked)
+            while held:
                 yield held.pop()
     finally:
         # The other results are no longer wanted.
         state.cancel_waiting(futures)
 
 
-def _take(state: State, future: "CallFuture[Any]", end: Optional[float]) -> Any:
+def _unordered(
+    state: State,
+    first: "Deque[CallFuture[Any]]",
+    more: "Iterator[CallFuture[Any]]",
+    is_buffered: bool,
+    end: Optional[float],
+    is_chunked: bool,
+) -> Iterator[Any]:
+    done: "queue.SimpleQueue[CallFuture[Any]]" = queue.SimpleQueue()
+    pending: "Set[CallFuture[Any]]" = set()
     try:
-        return future.result(None if end is None else end - time.monotonic())
+        while first or pending:
+            while first:
+                pending.add(first[0])
+                first.popleft().add_done_callback(Continuation(done.put))  # type: ignore[arg-type]
+            try:
+                future = done.get(timeout=None if end is None else max(end - time.monotonic(), 0))
+            except queue.Empty:
+                raise TimeoutError() from None
+            pending.remove(future)
+            if is_buffered:
+                first.extend(itertools.islice(more, 1))
+            held = _take(state, future, end, is_chunked)
+            del future
+            while held:
+                yield held.pop()
+    finally:
+        state.cancel_waiting([*pending, *first])
+
+
+def _take(state: State, future: "CallFuture[Any]", end: Optional[float], is_chunked: bool) -> List[Any]:
+    """Returns the results of a call, the last one first."""
+    try:
+        result = future.result(None if end is None else end - time.monotonic())
+        return result[::-1] if is_chunked else [result]
     finally:
         if not future.done():
             state.cancel_waiting([future])

@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import _base as _futures
-from typing import Any, Callable, List, Optional, Protocol, TypeVar
+from typing import Any, Callable, Generator, List, Optional, Protocol, TypeVar
 
 from ._held import Held
 from .errors import NotPicklable
@@ -149,6 +149,12 @@ class CallFuture(Future[T]):
             return False
         mark_cancelled(self)
         return True
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Waits in an event loop. If the waiting task is canceled, so is the call."""
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
 
     def cancel_waiting(self) -> bool:
         """Cancels the call unless it was submitted."""

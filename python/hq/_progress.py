@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future
+from concurrent.futures import as_completed as _as_completed
 from typing import IO, Any, Iterable, Iterator, Optional
 
 #: Seconds between two updates of the bar.
@@ -42,6 +43,14 @@ class _Bar:
             self.file.flush()
 
 
+def as_completed(
+    futures: "Iterable[Future[Any]]", timeout: Optional[float] = None, with_results: bool = False
+) -> Iterator[Any]:
+    """Yields futures as they end, like the function of the standard library, or pairs of each future and its result."""
+    for future in _as_completed(futures, timeout):
+        yield (future, future.result()) if with_results else future
+
+
 def progress(
     futures: "Iterable[Future[Any]]", desc: Optional[str] = None, file: Optional[IO[str]] = None
 ) -> "Iterator[Future[Any]]":
@@ -57,7 +66,7 @@ def progress(
     else:
         bar = tqdm(total=len(futures), desc=desc, unit="call", file=file)
     try:
-        for future in as_completed(futures):
+        for future in _as_completed(futures):
             if bar is not None:
                 bar.update()
             yield future
