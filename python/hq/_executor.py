@@ -82,6 +82,8 @@ class Executor(_BaseExecutor):
     :param max_tasks_per_child: number of calls after which an interpreter is replaced.
     :param max_memory_per_child: memory in bytes, or text such as ``"2GiB"``; a larger interpreter is replaced after a call.
     :param output: directory for the output of calls; `None` = discard it. If the executor starts a server, it also shows the output.
+    :param memoize: a call with the same function, by its source, and the same arguments as an earlier one has the same future, unless
+        that has failed; with :meth:`attach`, also as a call that ended before.
     :param mode: ``"direct"`` = calls run in the interpreter itself, as threads and CUDA require; ``"fork"`` = each call runs in a
         child process, without side effects on the next one.
     :param values: directory on a file system that this machine and all workers share. Long results are stored there; without it,
@@ -115,6 +117,7 @@ class Executor(_BaseExecutor):
         max_memory_per_child: Union[int, str, None] = None,
         pin: bool = False,
         output: Optional[str] = "job-%{JOB_ID}",
+        memoize: bool = False,
         mode: str = "direct",
         values: Union[str, "os.PathLike[str]", None] = None,
         max_value: Union[int, str, None] = None,
@@ -184,6 +187,7 @@ class Executor(_BaseExecutor):
                 "shell": shell,
                 "pin": pin,
                 "output": output,
+                "memoize": memoize,
             }
             how = {
                 "max_calls": max_tasks_per_child,
@@ -194,6 +198,7 @@ class Executor(_BaseExecutor):
             }
             self._context = make_context(init, initargs, how, bridge.is_local)
             self._templates: Dict[str, int] = {}
+            self._memoizing: Set[int] = set()
             self._template = self._state.template = self._name_template(self._options)
             state = self._state
             bridge.follow(job, state.on_event)
@@ -324,7 +329,7 @@ class Executor(_BaseExecutor):
     def options(self, **changes: Any) -> "Options":
         """Returns the same executor with other options for calls that are made through the result: ``resources``,
         ``time_limit``, ``retries``, ``retry_grow``, ``crash_limit``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``,
-        ``pin``, ``output``."""
+        ``pin``, ``output``, ``memoize``."""
         unknown = sorted(set(changes) - set(self._options))
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
@@ -353,9 +358,14 @@ class Executor(_BaseExecutor):
         state = self._state
         with state.lock:
             state.check()
-        future: "CallFuture[T]" = CallFuture(state)
-        self._start(future, lambda needs: self._payload(fn, (args, kwargs), needs), template)
-        return future
+        key = _pickle.key_of(fn, args, kwargs) if template in self._memoizing else None
+
+        def make() -> "CallFuture[T]":
+            future: "CallFuture[T]" = CallFuture(state)
+            self._start(future, lambda needs: _pickle.with_key(self._payload(fn, (args, kwargs), needs), key), template)
+            return future
+
+        return make() if key is None else state.memoized(key, make)
 
     def _payload(self, fn: Callable[..., Any], call: Tuple[Tuple[Any, ...], Dict[str, Any]], needs: Needs) -> bytes:
         arguments = _pickle.dump_arguments(*call, needs)
@@ -534,13 +544,15 @@ class Executor(_BaseExecutor):
         """Returns the number of the common part of calls with these options. Equal options share it."""
         self._check_fit(options)
         spec = make_spec(options)
-        key = json.dumps(spec, sort_keys=True)
+        key = json.dumps([spec, options["memoize"]], sort_keys=True)
         known = self._templates.get(key)
         if known is not None:
             return known
         number = next(_numbers)
         self._bridge.request({"op": "template", "t": number, "spec": spec}, self._context)
         self._templates[key] = number
+        if options["memoize"]:
+            self._memoizing.add(number)
         self._state.values.crash_limits[number] = options["crash_limit"]
         if self._bridge.is_local and options["output"] is not None:
             self._state.outputs[number] = os.path.abspath(options["output"].replace("%{JOB_ID}", str(self._state.job)))

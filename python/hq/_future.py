@@ -101,6 +101,7 @@ class CallFuture(Future[T]):
         "_number",
         "_stored",
         "_template",
+        "_key",
     )
 
     def __init__(self, owner: Optional[Owner] = None) -> None:
@@ -118,6 +119,8 @@ class CallFuture(Future[T]):
         self._stored: Any = None
         #: Identifies the common part that it shares with other calls.
         self._template: Optional[int] = None
+        #: Identifies a memoized call.
+        self._key: Optional[bytes] = None
 
     def result(self, timeout: Optional[float] = None) -> T:
         end = None if timeout is None else time.monotonic() + timeout

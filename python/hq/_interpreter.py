@@ -32,6 +32,9 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 FUNCTIONS_MAX = 256
 # A call shorter than this cannot have run child processes, so their usage is not read.
 CHILD_NS_MIN = 200_000
+# The size of the key of a memoized call, and the mark behind it at the end of a result.
+KEY_SIZE = 32
+MEMO = b"\0hq memo"
 # Seconds for threads that calls have left behind when the interpreter ends.
 GRACE = 5
 # If a call is shorter than this, a peak below `floor` is not read.
@@ -76,6 +79,8 @@ class Interpreter:
         # References to values that the call reads, and its values from files of the client.
         self.needs = []
         self.stored = {}
+        # What the result of a memoized call ends with: its key, and a mark.
+        self.memo = b""
         # The client's script, if it was imported: module, path and time of change. Its own module must outlive that.
         self.script = None
         self.main = sys.modules["__main__"]
@@ -284,10 +289,14 @@ class Interpreter:
         """Returns the pickled function and arguments, and whether they belong to several calls."""
         self.needs = []
         self.stored = {}
+        self.memo = b""
         if payload[0] == 3:
             (size,) = struct.unpack_from("<I", payload, 1)
             self.needs = [[reference] for reference in json.loads(bytes(payload[5 : 5 + size]))]
             payload = payload[5 + size :]
+        if payload[0] == 5:
+            self.memo = bytes(payload[1 : 1 + KEY_SIZE]) + MEMO
+            payload = payload[1 + KEY_SIZE :]
         if payload[0] == 2:
             # From a client of an earlier release: everything is in a file.
             with own_file(bytes(payload[1:])) as file:
@@ -332,7 +341,7 @@ class Interpreter:
             self.needs = []
             self.stored = {}
         if type(result) in SIMPLE:
-            return VALUE_BYTE + pickle.dumps(result, 5), None
+            return VALUE_BYTE + pickle.dumps(result, 5) + self.memo, None
         return self.result(token, result)
 
     def result(self, token, result):
@@ -341,8 +350,8 @@ class Interpreter:
         try:
             pickled = dumps(result, buffers)
             size = len(pickled) + sum(len(buffer) for buffer in buffers)
-            if size <= INLINE_MAX:
-                return VALUE_BYTE + (dumps(result, None) if buffers else pickled), None
+            if size + len(self.memo) <= INLINE_MAX:
+                return VALUE_BYTE + (dumps(result, None) if buffers else pickled) + self.memo, None
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -455,7 +464,7 @@ class Interpreter:
 
     def put_aside(self, result, kind):
         """Writes a value to the directory that client and workers share."""
-        value = VALUE_BYTE + dumps(result, None)
+        value = VALUE_BYTE + dumps(result, None) + self.memo
         try:
             own_dir(self.spool)
             path = os.path.join(self.spool, f"value-{self.job}-{self.task_name()}-{os.urandom(6).hex()}")

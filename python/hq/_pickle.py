@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dis
 import functools
+import hashlib
+import inspect
 import io
 import json
 import marshal
@@ -21,7 +23,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Callable
 
 from ._held import Held, held_by
-from ._interpreter import keep_in, own_file
+from ._interpreter import KEY_SIZE, MEMO, keep_in, own_file
 from ._spool import OWN_FILE_MIN, Spool, Stored, StoreError
 from .errors import (
     CallDied,
@@ -541,6 +543,47 @@ _LOAD_FILE = (
 )
 
 
+class _KeyPickler(_Pickler):
+    """Pickles what identifies a call, with the source of functions instead of their code."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Future):
+            key = getattr(obj, "_key", None)
+            if key is None:
+                raise _ByValue
+            return bytes, (key,)
+        if isinstance(obj, _FUNCTIONS):
+            function = inspect.unwrap(obj)
+            try:
+                source: Any = inspect.getsource(function)
+            except (OSError, TypeError):
+                source = marshal.dumps(function.__code__)
+            cells = [cell.cell_contents for cell in function.__closure__ or ()]
+            described = source, function.__defaults__, function.__kwdefaults__, cells
+            return tuple, ([function.__module__, function.__qualname__, *described],)
+        return NotImplemented
+
+
+def key_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+    """Returns the key of a memoized call. `None` = it cannot be compared with others, for example as a future among the arguments has
+    no key."""
+    file = io.BytesIO()
+    try:
+        _KeyPickler(file, None, None).dump((sys.version_info[:2], function, args, sorted(kwargs.items())))
+    except Exception:
+        return None
+    return hashlib.sha256(file.getvalue()).digest()
+
+
+def with_key(payload: bytes, key: bytes | None) -> bytes:
+    return payload if key is None else b"".join((b"\5", key, payload))
+
+
+def key_in(value: memoryview) -> bytes | None:
+    """Returns the key at the end of the result of a memoized call."""
+    return bytes(value[-KEY_SIZE - len(MEMO) : -len(MEMO)]) if value[-len(MEMO) :] == MEMO else None
+
+
 class _Notice:
     """Raises an error when it is unpickled."""
 
@@ -583,9 +626,9 @@ _HqValues.find.__module__, _HqValues.find.__qualname__ = "_hq_values", "find"
 _hq_values: Any = sys.modules.setdefault("_hq_values", _HqValues("_hq_values"))
 
 
-def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
-    """Returns the outcome of a call: a result or an exception, and its file, which can be removed."""
-    kind, data = value[0], memoryview(value)[1:]
+def load(value: memoryview) -> tuple[Any, BaseException | None, bytes | None, bytes | None]:
+    """Returns the outcome of a call: a result or an exception, its file, which can be removed, and the key of a memoized call."""
+    kind, data = value[0], value[1:]
     path = None
     if kind == IN_FILE:
         path = bytes(data)
@@ -598,11 +641,11 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
         kind, data = mapped[0], memoryview(mapped)[1:]
     if kind == VALUE:
-        return pickle.loads(data), None, path
+        return pickle.loads(data), None, path, key_in(data)
     if kind == EXCEPTION:
         error, traceback = pickle.loads(data)
         error.__cause__ = RemoteTraceback(traceback)
-        return None, error, path
+        return None, error, path, None
     text = bytes(data).decode("utf-8", "replace")
     failed: BaseException
     if kind == DESCRIBED:
@@ -621,7 +664,7 @@ def load(value: bytes) -> tuple[Any, BaseException | None, bytes | None]:
         failed = without_value(text)
     else:
         failed = CallError(f"a value of an unknown kind, {kind}: the worker is of another release")
-    return None, failed, path
+    return None, failed, path, None
 
 
 def _remote(described: dict[str, str]) -> RemoteError:

@@ -159,6 +159,9 @@ class State:
         # When the last call ended or the first one was submitted, and the templates whose calls were explained since they did not run.
         self.moved_at = time.monotonic()
         self.explained: Set[Optional[int]] = set()
+        # Memoized calls by key, and the number of questions about ended calls without an answer.
+        self.memo: Dict[bytes, "CallFuture[Any]"] = {}
+        self.asked = 0
         # Further work of the sending thread.
         self.errands: Deque[Callable[[], None]] = collections.deque()
 
@@ -282,6 +285,8 @@ class State:
         """Asks which of these calls have ended, and how."""
         found = ranges(numbers)
         for first in range(0, len(found), _RANGES_MAX):
+            with self.lock:
+                self.asked += 1
             self.bridge.send({"op": "settle", "job": self.job, "tasks": found[first : first + _RANGES_MAX]})
 
     def _send_template(self, call: Call) -> bool:
@@ -440,9 +445,15 @@ class State:
             with self.lock:
                 cancelled = self._disown(numbers)
             self._settle([(number, None, Canceled() if number in cancelled else error) for number in numbers])
+        elif event == "settled":
+            with self.changed:
+                self.asked -= 1
+                self.changed.notify_all()
         elif event == "again":
             with self.changed:
                 self.was_away = True
+                # The questions are repeated.
+                self.asked = 0
                 self.changed.notify_all()
         elif event == "gone":
             self.fail_all(ServerGone(message["text"]))
@@ -586,7 +597,7 @@ class State:
 
     def _load(self, number: int, value: memoryview) -> Tuple[Any, Optional[BaseException]]:
         try:
-            result, error, path = _pickle.load(value)  # type: ignore[arg-type]
+            result, error, path, key = _pickle.load(value)
         except _pickle.FileGone as gone:
             return None, HqError(
                 f"the result of call {number} of job {self.job} was in {gone.path}, which is gone: the executor that made the call has "
@@ -595,11 +606,15 @@ class State:
         except BaseException as failure:
             return None, HqError(f"the result of the call cannot be unpickled here: {type(failure).__name__}: {failure}")
         # Other clients may attach to a job that existed before: its files live as long as the job.
-        if path is not None and number >= self.adopted:
+        # Memoized results must outlive this process.
+        if path is not None and key is None and number >= self.adopted:
             try:
                 os.unlink(path)
             except OSError:
                 pass
+        if key is not None and number < self.adopted:
+            with self.lock:
+                self._memoize(key, self.pending.get(number))
         return result, error
 
     def _settle(self, settled: List[Tuple[int, Any, Optional[BaseException]]]) -> None:
@@ -641,6 +656,25 @@ class State:
             self.window_since, self.ended_count = now, 0
         elif self.ended_count > self.window:
             self.window = min(2_000, 2 * self.window)
+
+    def _memoize(self, key: bytes, future: "Optional[CallFuture[Any]]") -> None:
+        if future is not None:
+            future._key = key
+            self.memo[key] = future
+
+    def memoized(self, key: bytes, make: "Callable[[], CallFuture[Any]]") -> "CallFuture[Any]":
+        """Returns the call with this key, unless it failed or was canceled, or a new one."""
+        with self.changed:
+            # Calls that ended before this executor was attached are reported now.
+            while self.asked > 0 and self.broken is None and not self.bridge.is_reading_here:
+                self.changed.wait(_LOOK_SOON)
+            known = self.memo.get(key)
+        if known is not None and not (known.done() and (known.cancelled() or known._exception is not None)):
+            return known
+        future = make()
+        with self.lock:
+            self._memoize(key, future)
+        return future
 
     def fail_all(self, error: BaseException) -> None:
         with self.changed:
