@@ -44,7 +44,7 @@ from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
 from ._spool import Spool, left_of, sweep_once
-from ._state import Call, State, begin, states
+from ._state import Call, State, begin, states, times_in
 from .errors import HqError, NotPicklable, ServerGone, ValueTooLarge
 
 T = TypeVar("T")
@@ -555,7 +555,8 @@ class Executor(_BaseExecutor):
             self._memoizing.add(number)
         self._state.values.crash_limits[number] = options["crash_limit"]
         if self._bridge.is_local and options["output"] is not None:
-            self._state.outputs[number] = os.path.abspath(options["output"].replace("%{JOB_ID}", str(self._state.job)))
+            directory = os.path.abspath(options["output"].replace("%{JOB_ID}", str(self._state.job)))
+            self._state.outputs[number] = directory, times_in(directory)
         return number
 
     def _check_fit(self, options: Dict[str, Any]) -> None:

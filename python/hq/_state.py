@@ -154,8 +154,9 @@ class State:
         # The calls whose arguments a repeated call has.
         self.copied: Dict[int, int] = {}
         self.released_at = time.monotonic()
-        # Where the output of calls goes by template, if it is shown here as well.
-        self.outputs: Dict[int, str] = {}
+        # Where the output of calls goes by template, if it is shown here as well, with the files of earlier servers and their times:
+        # the first job of each server has the same directory.
+        self.outputs: Dict[int, Tuple[str, Dict[str, int]]] = {}
         # When the last call ended or the first one was submitted, and the templates whose calls were explained since they did not run.
         self.moved_at = time.monotonic()
         self.explained: Set[Optional[int]] = set()
@@ -543,20 +544,21 @@ class State:
     def _show(self, numbers: Iterable[int]) -> None:
         """Writes the output of calls of our own server to the streams of this process, as calls of a process pool do themselves."""
         # Directories exist only if calls have written something.
-        places = {template: place for template, place in self.outputs.items() if os.path.isdir(place)}
+        places = {template: place for template, place in self.outputs.items() if os.path.isdir(place[0])}
         for number in numbers if places else ():
             future = self.pending.get(number)
             place = None if future is None else places.get(self.template if future._template is None else future._template)
             if place is None or isinstance(future, ProgramFuture):
                 continue
-            for ending, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+            directory, earlier = place
+            for name, stream in ((f"{number}.stdout", sys.stdout), (f"{number}.stderr", sys.stderr)):
+                path = os.path.join(directory, name)
                 try:
-                    written = read_output(File(os.path.join(place, f"{number}.{ending}")))
-                    if written:
-                        stream.write(written)
+                    if os.stat(path).st_mtime_ns != earlier.get(name):
+                        stream.write(read_output(File(path)))
                         stream.flush()
                 except (OSError, ValueError, AttributeError):
-                    # The stream was closed, or there is none.
+                    # The call has written nothing, or the stream was closed, or there is none.
                     pass
 
     def _on_ends(self, ends: List[End]) -> None:
@@ -888,6 +890,15 @@ def begin(future: "CallFuture[Any]") -> bool:
         # Submitted for the second time.
         return True
     return future.set_running_or_notify_cancel()
+
+
+def times_in(directory: str) -> Dict[str, int]:
+    """Returns when the files in a directory were changed."""
+    try:
+        with os.scandir(directory) as entries:
+            return {entry.name: entry.stat().st_mtime_ns for entry in entries}
+    except OSError:
+        return {}
 
 
 def same(error: BaseException) -> BaseException:

@@ -265,7 +265,13 @@ def test_what_calls_print_is_shown_and_kept(local, capsys, monkeypatch, tmp_path
     assert sorted(path.read_text() for path in tmp_path.glob(f"job-{local.job}/*.stdout")) == ["out a\n", "out b\n"]
     local.program(["echo", "of a program"]).result(60)
     local.options(output=None).submit(say, "c").result(60)
-    local.options(output="elsewhere").submit(say, "d").result(60)
+    # Files of an earlier server, whose first job has the same number, are not shown.
+    (tmp_path / "elsewhere").mkdir()
+    for number in range(9):
+        (tmp_path / f"elsewhere/{number}.stdout").write_text("from before\n")
+    elsewhere = local.options(output="elsewhere")
+    assert elsewhere.submit(abs, -1).result(60) == 1
+    elsewhere.submit(say, "d").result(60)
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("out d\n", "child d\n")
     monkeypatch.setattr("sys.stdout", None)
