@@ -262,6 +262,7 @@ class Executor(_BaseExecutor):
         self._state.shut(cancel_futures)
         # In a callback of a future, shutdown would wait for that same callback.
         if wait and self._thread is not threading.current_thread() and not self._state.is_telling_here:
+            self._state.finished.wait()
             self._thread.join()
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:

@@ -135,6 +135,8 @@ class State:
         self.is_shut = False
         self.is_cancelled = False
         self.is_over = False
+        # Set when the sending thread ends. In some versions of Python, a thread whose `join` was interrupted counts as ended.
+        self.finished = threading.Event()
         self.broken: Optional[BaseException] = None
         # Alone on this machine, calls are submitted shortly before they can run, so the rest can still be cancelled.
         self.window = None if workers is None else 2 * workers + 1
@@ -208,7 +210,10 @@ class State:
                 del batch
         except BaseException as error:
             self.fail_all(error if isinstance(error, ServerGone) else ServerGone(f"calls can no longer be sent: {error!r}"))
-        self.finish()
+        try:
+            self.finish()
+        finally:
+            self.finished.set()
 
     def _may_stall(self) -> bool:
         return bool(self.pending) and not self.bridge.is_local and len(self.explained) < _EXPLAINED_MAX
@@ -940,6 +945,8 @@ def _after_fork() -> None:
         state.pending.clear()
         state.unconfirmed.clear()
         state.is_over = True
+        state.finished = threading.Event()
+        state.finished.set()
     states.clear()
 
 
