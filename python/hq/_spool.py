@@ -71,11 +71,7 @@ class Spool:
         with self._mutex:
             # Cleaners of temporary directories remove files that were unused for days.
             if not (self.is_made and os.path.isdir(self.path)):
-                try:
-                    own_dir(self.path)
-                except PermissionError as error:
-                    text = f"{error.strerror}: name a directory for long arguments that workers can read as well, with values="
-                    raise PermissionError(error.errno, text, self.path) from error
+                own_dir(self.path)
                 self.leave()
                 self._lock = claim(self.path, self.owner)
                 self._signed = time.monotonic()

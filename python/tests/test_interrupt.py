@@ -11,8 +11,11 @@ from conftest import wait_for
 import hq
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 import hq
+
+# A shell may have started the tests with this signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def hold(number):
     open(f"begun-{number}", "w").close()

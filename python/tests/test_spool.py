@@ -1,5 +1,6 @@
 """Tests files with long arguments and values that killed processes have left behind."""
 
+import glob
 import json
 import os
 import shutil
@@ -77,7 +78,7 @@ def size_after(value, path):
 
 
 def left(place):
-    return sorted(place.glob(".hq-values-*/call-*"))
+    return sorted(glob.glob(str(place / ".hq-values-*" / "call-*")))
 
 
 def test_arguments_of_a_killed_process_stay_while_its_calls_need_them(cluster, gate, tmp_path):
