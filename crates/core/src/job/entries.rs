@@ -29,6 +29,13 @@ impl Submit {
         }
     }
 
+    /// Returns whether the client still needs the arguments of a call. Every call has arguments when
+    /// it is submitted.
+    pub(crate) fn has_arguments(&self, index: u32) -> bool {
+        let is_known = self.entry(index).is_some_and(|entry| !entry.is_empty());
+        is_known && !self.spent.calls.contains(index)
+    }
+
     /// Marks the entry of a call as unneeded. Returns `false` if the task has not ended, is not a
     /// call, or has no entry.
     fn spend(&mut self, index: u32) -> bool {
@@ -37,7 +44,7 @@ impl Submit {
             return false;
         };
         let len = self.entry(index).map_or(0, <[u8]>::len);
-        if !has_ended || !asked.is_call || len == 0 || self.spent.calls.contains(index) {
+        if !has_ended || !asked.is_call || !self.has_arguments(index) {
             return false;
         }
         self.spent.calls.insert(index);

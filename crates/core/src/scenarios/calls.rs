@@ -4,6 +4,7 @@ use super::bench::*;
 use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
 use crate::server_state::{Command, Reply, Resubmitted, SubmitRefusal};
+use crate::task::TaskState;
 use crate::template::{Entries, SubmitBody, SubmitSpec};
 
 /// Returns calls with 10 bytes of arguments each, or other tasks with such entries.
@@ -48,6 +49,10 @@ fn arguments_of_ended_calls_are_dropped_when_half_of_the_bytes_are_unneeded() {
     bench.fail(worker, key(job, 1));
     assert_eq!(drop_entries(&mut bench, job, 9), 2);
     assert_eq!(drop_entries(&mut bench, job, 9), 0, "only once");
+    // Their files may be gone, although the server still has the entries.
+    let why = SubmitRefusal::ArgumentsDropped(TaskId(0));
+    let again = resubmit(&mut bench, job, &[TaskState::Finished]);
+    assert_eq!(again, Resubmitted::Refused(job, why));
     assert_eq!(lens(&bench, job), [10; 5]);
     bench.finish(worker, key(job, 2));
     assert_eq!(drop_entries(&mut bench, job, 3), 1);

@@ -225,8 +225,7 @@ impl Choice {
         let SubmitKind::Array { asked, .. } = &submit.kind else {
             return None;
         };
-        // Every call has arguments when it is submitted.
-        let is_without = |index: &u32| submit.entry(*index).is_none_or(<[u8]>::is_empty);
+        let is_without = |index: &u32| !submit.has_arguments(*index);
         let chosen = self.ranges(number, submit).into_iter();
         let mut chosen = chosen
             .filter(|_| asked.is_call)
