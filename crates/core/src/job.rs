@@ -8,6 +8,7 @@ mod asks;
 mod earlier;
 mod entries;
 mod followers;
+mod held;
 mod index;
 mod jobs;
 mod origins;
@@ -28,7 +29,7 @@ use crate::graph::{Cycle, Graph};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::notice::{Notice, NoticeState};
 use crate::pace::{Ends, PaceFacts};
-use crate::range::{IdArray, IdRange};
+use crate::range::{IdArray, IdRange, IndexSet};
 use crate::task::{Attempt, Phase, TaskEnd, TaskRecord, TaskState, TaskTable};
 use crate::template::{After, ByteText, Entries, NotifyEvent, NotifySpec, Origin, TaskTemplate};
 use crate::time::Timestamp;
@@ -36,6 +37,7 @@ pub(crate) use ahead::AheadCredit;
 pub use asks::{Asks, Learned};
 use earlier::EarlierDeps;
 pub use entries::Spent;
+pub use held::Held;
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
 use origins::Origins;
@@ -203,6 +205,8 @@ pub struct Submit {
     pub tasks: TaskTable,
     /// The requests of the tasks that differ from the submitted request.
     pub asks: Asks,
+    /// The tasks that a user holds, by index.
+    pub held: IndexSet,
 }
 
 impl Submit {
@@ -239,13 +243,6 @@ impl Submit {
             .iter()
             .take_while(move |(other, _)| *other == index);
         own.map(|(_, task)| *task)
-    }
-
-    /// Returns whether a task has unfinished dependencies in its job.
-    #[must_use]
-    pub fn is_blocked(&self, index: u32) -> bool {
-        let graph = self.graph();
-        graph.is_some_and(|graph| graph.unfinished(index) > 0)
     }
 
     /// Returns all dependencies of a task, including the finished ones.
@@ -297,6 +294,8 @@ pub struct Job {
     sent_to: BTreeSet<WorkerId>,
     /// The notifications and their states, in the order of the submits.
     pub notices: Vec<Notice>,
+    /// Whether tasks that are submitted later are held.
+    pub holds_new: bool,
     /// The latest job that resubmits tasks of this one.
     pub resubmitted_as: Option<JobId>,
     /// Whether the completion of the job has been recorded.
@@ -338,6 +337,7 @@ impl Job {
             idle_since: now,
             submits: Vec::new(),
             workers: BTreeSet::new(),
+            holds_new: false,
             sent_to: BTreeSet::new(),
             notices: Vec::new(),
             resubmitted_as: None,

@@ -510,6 +510,31 @@ impl IndexSet {
             .is_some_and(|(_, end)| index < *end)
     }
 
+    /// Returns the members in `from..to` as ranges.
+    pub fn within(&self, from: u32, to: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let before = self.ranges.range(..from).next_back();
+        let ranges = before
+            .into_iter()
+            .chain(self.ranges.range(from..to.max(from)));
+        let cut = ranges.map(move |(start, end)| ((*start).max(from), (*end).min(to)));
+        cut.filter(|(start, end)| start < end)
+    }
+
+    /// Returns the number of consecutive indices, starting with this one and at most `count`, that
+    /// are all members or all non-members.
+    #[must_use]
+    pub fn alike(&self, index: u32, count: u32) -> u32 {
+        let before = self.ranges.range(..=index).next_back();
+        let end = match before.filter(|(_, end)| index < **end) {
+            Some((_, end)) => *end,
+            None => match self.ranges.range(index..).next() {
+                Some((start, _)) => *start,
+                None => u32::MAX,
+            },
+        };
+        count.min(end - index)
+    }
+
     /// Adds the indices in `from..to`. Existing members stay.
     pub fn insert_range(&mut self, from: u32, to: u32) {
         if from >= to {

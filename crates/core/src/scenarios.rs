@@ -16,6 +16,7 @@ mod explaining;
 mod footprint;
 mod gangs;
 mod growth;
+mod held;
 mod jobs;
 mod learning;
 mod node_checks;

@@ -23,6 +23,7 @@ mod drain;
 mod effect;
 mod ending;
 mod gate;
+mod held;
 mod hold;
 mod input;
 mod lost;
@@ -56,13 +57,13 @@ pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::{AwaitedEnds, ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
 pub use effect::{
-    Assignment, Effect, Freed, Notification, Reply, Resubmitted, Signaled, StopResult, WatchUpdate,
-    WatchedJob, WorkerCommand,
+    Assignment, Effect, Freed, HeldTasks, Notification, Reply, Resubmitted, Signaled, StopResult,
+    WatchUpdate, WatchedJob, WorkerCommand,
 };
 pub use gate::{Gate, Wait};
 pub use input::{
-    CANCELED_MAX, Command, EndedRow, Input, JobResult, LinkId, ROWS_PER_ROUND_MAX, Reattach,
-    Report, RequestId, StartedRow, WatchSpec, WorkerMessage,
+    CANCELED_MAX, Command, EndedRow, HELD_RANGES_MAX, Input, JobResult, LinkId, ROWS_PER_ROUND_MAX,
+    Reattach, Report, RequestId, StartedRow, WatchSpec, WorkerMessage,
 };
 pub use prepared::{BodyEncoder, EncodedBody, Prepared, Submission, is_large};
 pub use quarantine::QUARANTINE;
@@ -512,6 +513,14 @@ impl ServerState {
             Command::SignalTasks { job, tasks, signal } => {
                 Reply::Signaled(self.signal_tasks(ctx, job, &tasks, signal))
             }
+            Command::HoldTasks {
+                job,
+                tasks,
+                is_held,
+            } => match self.hold_tasks(ctx, job, tasks.as_ref(), is_held) {
+                Some(held) => Reply::Held(held),
+                None => Reply::Refused(SubmitRefusal::JobNotFound(job)),
+            },
             Command::DropEntries { job, tasks } => self.drop_entries(ctx, job, &tasks),
             Command::ForgetJobs { jobs, states } => {
                 return self.on_sweep(ctx, request, &jobs, JobAction::Forget(states));

@@ -423,12 +423,17 @@ impl Worker {
         waiting.map(|((key, _), count)| (*key, *count))
     }
 
-    /// Marks all unstarted tasks as being retracted. Returns those that were not marked before.
-    pub(crate) fn take_unstarted(&mut self) -> Vec<(TaskKey, InstanceId)> {
+    /// Marks all unstarted tasks that are `wanted` as being retracted. Returns those that were not
+    /// marked before.
+    pub(crate) fn take_unstarted(
+        &mut self,
+        wanted: impl Fn(TaskKey, &Assigned) -> bool,
+    ) -> Vec<(TaskKey, InstanceId)> {
         let mut back = Vec::new();
         for (key, assigned) in &mut self.assigned {
             // Each task is retracted only once, because the answer is already on its way.
-            if !assigned.started && !std::mem::replace(&mut assigned.retracting, true) {
+            let is_wanted = !assigned.started && wanted(*key, assigned);
+            if is_wanted && !std::mem::replace(&mut assigned.retracting, true) {
                 back.push((*key, assigned.instance));
             }
         }

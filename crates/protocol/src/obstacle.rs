@@ -13,7 +13,8 @@ use crate::client::{
 /// busy resources.
 #[must_use]
 pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
-    if explanation.waiting_dep_count > 0 || explanation.sent_to.is_some() {
+    let waits = explanation.waiting_dep_count > 0 || explanation.is_held;
+    if waits || explanation.sent_to.is_some() {
         return None;
     }
     if explanation.workers.is_empty() || explanation.workers.iter().any(could_run) {

@@ -291,6 +291,7 @@ impl CoreHandle {
             | Command::CancelJobs { .. }
             | Command::CancelTasks { .. }
             | Command::SignalTasks { .. }
+            | Command::HoldTasks { .. }
             | Command::DropEntries { .. }
             | Command::ForgetJobs { .. }
             | Command::Queue(_)

@@ -210,6 +210,7 @@ impl<'a> Group<'a> {
             ChangeKind::EntriesDropped { job, number, calls } => {
                 self.drop_entries(*job, *number, calls)
             }
+            ChangeKind::TasksHeld(job, held) => self.held(at, *job, held),
             ChangeKind::JobClosed(job) => self.closed(at, *job),
             ChangeKind::JobCanceled { job, reason } => self.canceled(at, *job, reason),
             ChangeKind::JobCompleted(job) => self.completed(at, *job),

@@ -1,9 +1,11 @@
 //! The table `meta`, which has one value per key.
 
 use hq_core::id::{InstanceId, JobId, WorkerId};
+use hq_core::job::Held;
 use hq_core::quarantine::Quarantine;
 use hq_core::server_state::SubmitKey;
 use hq_core::time::Timestamp;
+use hq_protocol::{Message as _, common};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use serde_json::{Value, json};
@@ -50,6 +52,44 @@ pub(crate) fn note_instance(
 ) -> rusqlite::Result<()> {
     let key = format!("{prefix}{job}_{number}");
     set(connection, &key, instance.as_u32())
+}
+
+/// Stores a hold or release of tasks as the change with this number. If it concerns the whole job, it
+/// replaces the earlier ones.
+pub(crate) fn note_held(
+    connection: &Connection,
+    job: JobId,
+    number: i64,
+    held: &Held,
+) -> rusqlite::Result<()> {
+    if held.is_whole {
+        remove_all(connection, &format!("{HELD}{job}_"))?;
+        if !held.is_held {
+            return Ok(());
+        }
+    }
+    // The keys are in the order of the changes.
+    let key = format!("{HELD}{job}_{number:020}");
+    let mut value = vec![u8::from(held.is_held) | u8::from(held.holds_new) << 1];
+    value.extend(common::IdArray::from(&held.tasks).encode_to_vec());
+    set(connection, &key, value)
+}
+
+/// Returns what [`note_held`] has stored, in order. Skips corrupt values.
+pub(crate) fn held(connection: &Connection) -> rusqlite::Result<Vec<(JobId, Held)>> {
+    let parsed = |(key, value): (String, Vec<u8>)| {
+        let (job, _) = key.split_once('_')?;
+        let (flags, tasks) = value.split_first()?;
+        let held = Held {
+            tasks: common::IdArray::decode(tasks).ok()?.try_into().ok()?,
+            is_held: flags & 1 != 0,
+            holds_new: flags & 2 != 0,
+            is_whole: false,
+        };
+        Some((JobId(job.parse().ok()?), held))
+    };
+    let values = values(connection, HELD, "BLOB")?;
+    Ok(values.into_iter().filter_map(parsed).collect())
 }
 
 pub(crate) fn remove(connection: &Connection, key: &str) -> rusqlite::Result<()> {
@@ -131,6 +171,9 @@ pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
 pub(crate) const TOKEN: &str = "token_";
 /// The key prefix of resubmitted jobs. The value is the id of the new job.
 pub(crate) const RESUBMITTED: &str = "resubmitted_";
+
+/// The key prefix of holds and releases of tasks, followed by `<job>_<number>`.
+pub(crate) const HELD: &str = "held_";
 
 /// The key prefix of submits that were repeated by a later attempt of their task, followed by
 /// `<job>_<number>`. The value is that attempt.

@@ -96,6 +96,7 @@ questions! {
     client::Cancel, Request::JobCancel => JobResults: client::JobResults;
     client::CancelTasks, Request::TaskCancel => JobResults: client::JobResults;
     client::SignalTasks, Request::TaskSignal => Signaled: client::SignaledTasks;
+    client::HoldTasks, Request::TaskHold => Held: client::HeldTasks;
     client::DropEntries, Request::EntriesDrop => Forgotten: client::Forgotten;
     client::TaskPage, Request::TaskPage => TaskPage: client::TaskPageReply;
     client::TaskIds, Request::TaskIds => TaskIds: client::TaskIdsReply;

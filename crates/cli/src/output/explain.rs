@@ -31,6 +31,11 @@ impl View for ExplanationView<'_> {
         let task = format!("Task {}@{}{name}", explanation.job, explanation.task);
         let (count, waiting) = (explanation.dep_count, explanation.waiting_dep_count);
         match (count, waiting) {
+            (_, 0) if explanation.is_held => writeln!(
+                out,
+                "{task} is not ready to run because a user holds it; `hq task release {}.{}` releases it.",
+                explanation.job, explanation.task
+            )?,
             (0, _) => writeln!(
                 out,
                 "{task} is ready to run because it has no dependencies."
@@ -108,6 +113,9 @@ impl View for ExplanationView<'_> {
         if let Some(overdue) = explanation.start_overdue_ns {
             value["explanation"]["start_overdue"] = duration(overdue);
         }
+        if explanation.is_held {
+            value["explanation"]["is_held"] = true.into();
+        }
         if let Some(wait) = explanation.next_attempt_in_ns {
             value["explanation"]["next_attempt_in"] = duration(wait);
         }
@@ -117,6 +125,13 @@ impl View for ExplanationView<'_> {
 
 /// Writes what delays a task, apart from the conditions in the table.
 fn write_remarks(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> {
+    if explanation.is_held && explanation.waiting_dep_count > 0 {
+        let (job, task) = (explanation.job, explanation.task);
+        writeln!(
+            out,
+            "A user also holds it; `hq task release {job}.{task}` releases it."
+        )?;
+    }
     if let Some(kept) = explanation.workers.iter().find_map(|row| row.kept.as_ref()) {
         writeln!(out, "Now {kept}.")?;
     }

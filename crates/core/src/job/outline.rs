@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Asks, Job, Spent, Submit};
+use crate::range::IndexSet;
 
 impl Job {
     /// Returns a copy with specs and phases, which suffices to submit the job again.
@@ -36,6 +37,7 @@ impl Submit {
             spent: Spent::default(),
             tasks: self.tasks.outline(),
             asks: Asks::default(),
+            held: IndexSet::new(),
         }
     }
 }

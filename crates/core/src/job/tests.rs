@@ -35,6 +35,7 @@ fn submit(ids: IdArray) -> Submit {
         priority_max: 0,
         spent: Spent::default(),
         asks: Asks::default(),
+        held: IndexSet::new(),
     }
 }
 

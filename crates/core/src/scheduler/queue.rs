@@ -122,6 +122,39 @@ impl ReadyQueue {
         removed
     }
 
+    /// Removes indices of a job, given by submit, from its queues. Takes time linear in the number of
+    /// queues and entries of the job, and of removed ranges.
+    pub(crate) fn remove_held(&mut self, job: JobId, held: &BTreeMap<u32, IndexSet>) {
+        let mut done_to = None;
+        while let Some(key) = self.next_of(job, done_to) {
+            done_to = Some(key);
+            let Some(queue) = self.queues.get_mut(&key) else {
+                continue;
+            };
+            let mut ended = Vec::new();
+            for ((_, submit), set) in queue.entries.range_mut((job, 0)..=(job, u32::MAX)) {
+                let Some(held) = held.get(submit) else {
+                    continue;
+                };
+                let found = set.ranges().flat_map(|(from, to)| held.within(from, to));
+                let before = set.len();
+                for (from, to) in found.collect::<Vec<_>>() {
+                    set.remove_range(from, to);
+                }
+                let removed = u64::from(before - set.len());
+                queue.len -= removed;
+                self.len -= removed;
+                if set.is_empty() {
+                    ended.push(*submit);
+                }
+            }
+            for submit in ended {
+                queue.entries.remove(&(job, submit));
+            }
+            self.forget_entry(key, job);
+        }
+    }
+
     /// Removes all tasks of a submit from a queue. If they form more than `most` ranges, removes
     /// none of them and returns `None`.
     pub fn remove_submit(

@@ -121,7 +121,7 @@ impl ServerState {
     pub(super) fn start_submit(&mut self, ctx: &mut Ctx<'_>, at: SubmitAt) {
         self.jobs.follow(at);
         self.drop_doomed(ctx, at);
-        self.review(ctx, at, None, true);
+        self.review(ctx, at, 0..u32::MAX, true);
     }
 
     /// Aborts tasks with failed dependencies in earlier submits.
@@ -153,7 +153,14 @@ impl ServerState {
             }
             for (job, task) in ends {
                 for follower in self.jobs.followers_of(job) {
-                    self.review(ctx, follower, task, false);
+                    let part = match task {
+                        None => Some(0..u32::MAX),
+                        // A task of the awaited job need not have a counterpart.
+                        Some(task) => self.part_of(follower, task),
+                    };
+                    if let Some(part) = part {
+                        self.review(ctx, follower, part, false);
+                    }
                 }
                 // The record of a job's completion comes after the records of its tasks.
                 if task.is_none() && self.jobs.get(job).is_none_or(Job::is_completed) {
@@ -163,9 +170,20 @@ impl ServerState {
         }
     }
 
-    /// Examines the waiting tasks of a submit, or only the task with the same id as a task that has
-    /// ended. `is_start` says whether the submit is examined for the first time.
-    fn review(&mut self, ctx: &mut Ctx<'_>, at: SubmitAt, ended: Option<TaskId>, is_start: bool) {
+    fn part_of(&self, at: SubmitAt, task: TaskId) -> Option<Range<u32>> {
+        let slot = self.jobs.get(at.job)?.find(task)?;
+        (slot.submit == at.number).then_some(slot.index..slot.index + 1)
+    }
+
+    /// Examines the waiting tasks in a part of a submit. `is_start` says whether they may include
+    /// tasks that have been ready before and are in no queue.
+    pub(super) fn review(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        at: SubmitAt,
+        part: Range<u32>,
+        is_start: bool,
+    ) {
         let SubmitAt { job: id, number } = at;
         // A held submit is examined when it is released.
         if self.jobs.is_submit_held(at) {
@@ -178,14 +196,6 @@ impl ServerState {
         let Some(submit) = job.submits.get(number as usize) else {
             bug!("job {id} waits with a submit {number} that it does not have");
             return;
-        };
-        let part = match ended {
-            None => 0..u32::MAX,
-            Some(task) => match job.find(task).filter(|slot| slot.submit == number) {
-                Some(slot) => slot.index..slot.index + 1,
-                // A task of the awaited job need not have a counterpart.
-                None => return,
-            },
         };
         let whole = self.verdict_of_whole(submit);
         if let Verdict::Doomed(culprit) = whole {
@@ -317,6 +327,7 @@ impl ServerState {
             return 1;
         }
         let mut count = count.min(submit.tasks.untouched(index));
+        count = submit.held.alike(index, count);
         if !submit.after.iter().any(|after| after.is_each) {
             return count.max(1);
         }

@@ -11,6 +11,7 @@ use crate::batch::QueueParams;
 use crate::growth::Grant;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
+use crate::job::Held;
 use crate::outcome::LostReason;
 use crate::quarantine::Quarantine;
 use crate::range::{IdArray, IndexSet};
@@ -247,6 +248,8 @@ pub enum ChangeKind {
     /// up, together with instances that it may have started. `false` if all waiting tasks have
     /// received other instances since then.
     StartsUnknown(bool),
+    /// A user has held or released tasks of this job.
+    TasksHeld(JobId, Held),
     /// The next instances of all waiting tasks of a submit were advanced.
     WaitingSuperseded {
         /// The id of the job.
@@ -334,6 +337,7 @@ impl ChangeKind {
             | Self::TasksDropped { .. }
             | Self::StartsUnknown(_)
             | Self::WaitingSuperseded { .. }
+            | Self::TasksHeld(..)
             | Self::Allocation(_) => true,
             Self::TaskEnded { awaited, .. } => matches!(awaited, EndAwaited::ByJobs),
             Self::JobCompleted(_)

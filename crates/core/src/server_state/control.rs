@@ -417,6 +417,7 @@ mod tests {
                 | Reply::Refused(_)
                 | Reply::Queue(_)
                 | Reply::Signaled(_)
+                | Reply::Held(_)
                 | Reply::Forgotten { .. } => None,
             }
         });

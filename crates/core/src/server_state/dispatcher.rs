@@ -65,7 +65,8 @@ pub(super) struct Dispatcher {
 pub(super) struct Unqueued {
     /// The index of the first unexamined task.
     pub(super) next: u32,
-    /// Whether this is the first pass since the submit or the restart.
+    /// Whether the tasks may include some that were ready before and are in no queue, after a
+    /// submit, a restart or a release.
     pub(super) is_start: bool,
     /// The highest priority of the submit. For a blocked submit, this is the lowest possible
     /// priority.
@@ -171,9 +172,18 @@ impl Dispatcher {
 
     /// Removes a task that ended before its dispatch.
     pub(super) fn remove(&mut self, key: QueueKey, at: TaskAt) {
-        // The task is not in the queue while another task, another job or a delay holds it back.
+        // The task is not in the queue while another task, another job, a delay or a user holds it
+        // back.
         self.ready
             .remove(key, at.job, at.slot.submit, at.slot.index);
+    }
+
+    /// Removes tasks of a job that a user holds, given by submit, from the ready queue.
+    pub(super) fn remove_held(&mut self, job: JobId, held: &BTreeMap<u32, IndexSet>) {
+        self.ready.remove_held(job, held);
+        // These tasks may have hidden other tasks from rounds, and nodes may be reserved for them.
+        self.triggers.note_ready();
+        self.note_plans_changed();
     }
 
     /// Removes the tasks of the first `submits` submits of a job, which have ended, from the ready
@@ -216,9 +226,13 @@ impl Dispatcher {
 
     /// Notes that a submit must be queued in portions.
     pub(super) fn note_unqueued(&mut self, at: SubmitAt, rest: Unqueued) {
-        // A pass in progress continues where it is, unless the submit was blocked until now.
+        // A pass in progress continues where it is, unless earlier tasks were blocked until now.
         let known = self.unqueued.entry(at).or_insert(rest);
-        if known.most_urgent != rest.most_urgent {
+        let is_new = rest.is_start && !known.is_start;
+        if known.most_urgent != rest.most_urgent
+            || is_new
+            || rest.is_start && rest.next < known.next
+        {
             *known = rest;
         }
     }

@@ -53,7 +53,7 @@ impl ServerState {
             }
             // The tasks stay assigned until the worker reports their return, so it is not stopped
             // before then.
-            let back = worker.take_unstarted();
+            let back = worker.take_unstarted(|_, _| true);
             let is_empty = worker.assigned().is_empty();
             if !back.is_empty() {
                 ctx.send(id, WorkerCommand::Retract(back));

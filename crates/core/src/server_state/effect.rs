@@ -63,6 +63,8 @@ pub enum Reply {
     Jobs(Selected<JobResult>),
     /// The answer to a signal command.
     Signaled(Signaled),
+    /// The answer to a hold or release command.
+    Held(HeldTasks),
     /// The answer to a resubmit command, with a row for each job.
     Resubmitted(Selected<Resubmitted>),
     /// The answer to a forget command.
@@ -86,6 +88,19 @@ pub struct Signaled {
     /// The running tasks that are Python calls, or whose workers are disconnected or too old to send
     /// signals.
     pub unable: IdArray,
+}
+
+/// The tasks of one job that a hold or release command named. Other tasks are unknown or have
+/// ended, or were not held.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HeldTasks {
+    /// The tasks that are held or released now. They include running tasks, whose next attempt is
+    /// held, if the whole job is held.
+    pub changed: IdArray,
+    /// Those of them that workers have received, which may still start.
+    pub sent: IdArray,
+    /// The running tasks, which cannot be held.
+    pub running: IdArray,
 }
 
 /// The result of resubmitting one job.

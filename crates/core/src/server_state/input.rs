@@ -83,6 +83,10 @@ pub const ROWS_PER_ROUND_MAX: usize = 1_024;
 /// arguments it can drop. This is a millisecond of work.
 pub const CANCELED_MAX: usize = 1_000;
 
+/// The maximum number of consecutive ranges of tasks that one command can hold or release. This is
+/// a few milliseconds of work.
+pub const HELD_RANGES_MAX: usize = 4_096;
+
 impl Input {
     /// Returns the approximate cost in rows of reports.
     #[must_use]
@@ -162,6 +166,16 @@ pub enum Command {
         tasks: IdArray,
         /// The number of the signal, one of [`crate::outcome::SIGNALS`].
         signal: i32,
+    },
+    /// Holds unfinished tasks of a job, which then do not start, or releases them.
+    HoldTasks {
+        /// The id of the job.
+        job: JobId,
+        /// The ids of the tasks, in at most [`HELD_RANGES_MAX`] consecutive ranges. `None` means all
+        /// tasks, and also those that are submitted later.
+        tasks: Option<IdArray>,
+        /// Whether to hold the tasks. `false` releases them.
+        is_held: bool,
     },
     /// Drops the arguments of calls that have ended. Other tasks keep theirs.
     DropEntries {

@@ -705,7 +705,7 @@ impl ServerState {
             {
                 continue;
             }
-            let back = worker.take_unstarted();
+            let back = worker.take_unstarted(|_, _| true);
             if !back.is_empty() {
                 ctx.send(*id, WorkerCommand::Retract(back));
             }

@@ -10,7 +10,7 @@ use super::submit::check_new;
 use super::{Ctx, ServerState, SubmitKey};
 use crate::bug;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{Job, SubmitAt, TaskAt};
+use crate::job::{Held, Job, SubmitAt, TaskAt};
 use crate::range::IdArray;
 use crate::task::{Attempt, Phase, StoredTask, TaskEnd, TaskState};
 use crate::template::{SubmitSpec, SubmitTarget};
@@ -158,6 +158,14 @@ impl ServerState {
         let submit = job.submits.get(number as usize);
         if submit.is_some_and(|submit| submit.origin.is_some()) {
             job.note_repeated(number, instance);
+        }
+    }
+
+    /// Restores a hold or release of tasks. Must be called in the order of these changes, after the
+    /// submits of the job. Ignores unknown jobs and tasks.
+    pub fn restore_held(&mut self, id: JobId, held: &Held) {
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.restore_held(held);
         }
     }
 

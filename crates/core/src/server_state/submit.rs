@@ -12,7 +12,7 @@ use crate::job::{
     Asks, Job, SharedTemplate, Spent, Submit, SubmitAt, SubmitHeader, SubmitKind, TemplateId,
 };
 use crate::placeholder::fill_known;
-use crate::range::IdArray;
+use crate::range::{IdArray, IndexSet};
 use crate::task::TaskTable;
 use crate::template::{ArrayIds, ArraySpec, StdioSpec, SubmitSpec, SubmitTarget, TaskTemplate};
 use crate::time::Timestamp;
@@ -212,6 +212,9 @@ impl ServerState {
         // This must happen before the tasks are queued, so that they are queued with their learned
         // request.
         self.begin_learning(ctx.now.mono, at);
+        if self.jobs.get(id).is_some_and(|job| job.holds_new) {
+            self.hold_new(ctx, at);
+        }
         self.start_submit(ctx, at);
         // A job without tasks is completed immediately, because no task will end later to complete
         // it.
@@ -253,6 +256,7 @@ impl ServerState {
             priority_max,
             spent: Spent::default(),
             asks: Asks::default(),
+            held: IndexSet::new(),
         }
     }
 

@@ -290,7 +290,10 @@ impl ServerState {
 
     fn is_kept_back(&self, job: &Job, slot: TaskSlot) -> bool {
         let at = slot.of(job.id);
-        self.jobs.is_held(at) || self.jobs.is_delayed(at)
+        let is_held = job
+            .submit(slot)
+            .is_some_and(|submit| submit.held.contains(slot.index));
+        is_held || self.jobs.is_held(at) || self.jobs.is_delayed(at)
     }
 
     /// Dispatches a task to the worker of its predecessor.

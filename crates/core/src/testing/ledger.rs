@@ -10,8 +10,9 @@ use std::sync::Arc;
 use super::sim::Disk;
 use crate::growth::Scale;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::job::Held;
 use crate::quarantine::Quarantine;
-use crate::range::IdArray;
+use crate::range::{IdArray, IndexSet};
 use crate::server_state::{
     Change, ChangeKind, JobRecord, NoticeKey, NoticeOutcome, ServerState, StoredNodes, StoredTask,
     StoredWorker, SubmitKey,
@@ -33,6 +34,17 @@ struct StoredJob {
     first_instances: BTreeMap<u32, InstanceId>,
     keys: Vec<SubmitKey>,
     resubmitted_as: Option<JobId>,
+    held: Vec<Held>,
+}
+
+impl StoredJob {
+    fn drop_entries(&mut self, number: u32, calls: &IndexSet) {
+        if let Some((_, spec)) = self.submits.get_mut(number as usize)
+            && let SubmitBody::Array(array) = &mut Arc::make_mut(spec).body
+        {
+            array.entries = array.entries.take().map(|entries| entries.without(calls));
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -104,6 +116,7 @@ impl Ledger {
             first_instances: BTreeMap::new(),
             keys: Vec::new(),
             resubmitted_as: None,
+            held: Vec::new(),
         };
         self.jobs.insert(id, job);
     }
@@ -125,13 +138,12 @@ impl Ledger {
                 number,
                 instance,
             } => self.job(*job, |job| job.repeated.push((*number, *instance))),
-            ChangeKind::EntriesDropped { job, number, calls } => self.job(*job, |job| {
-                if let Some((_, spec)) = job.submits.get_mut(*number as usize)
-                    && let SubmitBody::Array(array) = &mut Arc::make_mut(spec).body
-                {
-                    array.entries = array.entries.take().map(|entries| entries.without(calls));
-                }
-            }),
+            ChangeKind::EntriesDropped { job, number, calls } => {
+                self.job(*job, |job| job.drop_entries(*number, calls));
+            }
+            ChangeKind::TasksHeld(job, held) => {
+                self.job(*job, |job| job.held.push(held.clone()));
+            }
             ChangeKind::WaitingSuperseded { job, number, first } => self.job(*job, |job| {
                 job.first_instances.insert(*number, *first);
             }),
@@ -380,6 +392,9 @@ impl Disk for Ledger {
             for (ids, spec) in &job.submits {
                 let restored = state.restore_submit(*id, ids.clone(), spec);
                 restored.expect("what was accepted is valid");
+            }
+            for held in &job.held {
+                state.restore_held(*id, held);
             }
             for (number, instance) in &job.repeated {
                 state.restore_repeated(*id, *number, *instance);

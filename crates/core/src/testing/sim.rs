@@ -473,6 +473,13 @@ impl World {
         for node in self.nodes.values_mut() {
             node.silent_until = Time(0);
         }
+        for job in self.state.jobs().keys().copied().collect::<Vec<_>>() {
+            self.request(Command::HoldTasks {
+                job,
+                tasks: None,
+                is_held: false,
+            });
+        }
         for _ in 0..20_000 {
             if self.is_over() {
                 self.advance(Duration::from_millis(50));

@@ -4,9 +4,9 @@
 //! command line shows them directly. This module converts only values that code makes decisions on.
 
 use hq_core::id::{JobId, TaskId};
-use hq_core::range::{IdArray, IndexSet};
+use hq_core::range::{IdArray, IdRange, IndexSet};
 use hq_core::selector::Selector;
-use hq_core::server_state::{CANCELED_MAX, Command, WatchSpec};
+use hq_core::server_state::{CANCELED_MAX, Command, HELD_RANGES_MAX, WatchSpec};
 use hq_core::task::TaskState;
 use hq_core::template::ByteText;
 
@@ -233,6 +233,7 @@ impl TryFrom<client::Request> for ClientRequest {
                 reason: received("job_cancel.reason", reason)?,
             }),
             R::TaskCancel(cancel) => Self::Command(cancel_tasks(cancel).within("task_cancel")?),
+            R::TaskHold(hold) => Self::Command(hold_tasks(hold).within("task_hold")?),
             R::TaskSignal(signal) => Self::Command(signal_tasks(signal).within("task_signal")?),
             R::EntriesDrop(drop) => Self::Command(drop_entries(drop).within("entries_drop")?),
             R::JobForget(forget) => Self::Command(forget_jobs(forget).within("job_forget")?),
@@ -341,6 +342,26 @@ fn signal_tasks(message: client::SignalTasks) -> Result<Command, ConvertError> {
         job: JobId(message.job),
         tasks: few_tasks(message.tasks)?,
         signal: signal("signal", message.signal)?,
+    })
+}
+
+fn hold_tasks(message: client::HoldTasks) -> Result<Command, ConvertError> {
+    let tasks = message.tasks.map(IdArray::try_from);
+    let tasks = tasks.transpose().within("tasks")?;
+    let pieces = |range: &IdRange| match range.step() {
+        1 => 1,
+        _ => u64::from(range.count()),
+    };
+    let count: u64 = tasks.iter().flat_map(IdArray::ranges).map(pieces).sum();
+    at_most(
+        "tasks",
+        usize::try_from(count).unwrap_or(usize::MAX),
+        HELD_RANGES_MAX,
+    )?;
+    Ok(Command::HoldTasks {
+        job: JobId(message.job),
+        tasks,
+        is_held: !message.release,
     })
 }
 

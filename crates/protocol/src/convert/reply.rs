@@ -4,7 +4,9 @@ use hq_core::id::{JobId, WorkerId};
 use hq_core::job::TaskTotals;
 use hq_core::outcome::LostReason;
 use hq_core::refusal::Refusal;
-use hq_core::server_state::{JobResult, Reply, Resubmitted, Signaled, StopResult, SubmitRefusal};
+use hq_core::server_state::{
+    HeldTasks, JobResult, Reply, Resubmitted, Signaled, StopResult, SubmitRefusal,
+};
 
 use super::refusal_text;
 use super::wire::{FromWire, ToWire, same_enum};
@@ -120,6 +122,15 @@ impl From<&Reply> for client::Reply {
             Reply::Jobs(results) => Wire::JobResults(client::JobResults {
                 results: results.rows.iter().map(Into::into).collect(),
                 not_found: results.not_found.to_wire(),
+            }),
+            Reply::Held(HeldTasks {
+                changed,
+                sent,
+                running,
+            }) => Wire::Held(client::HeldTasks {
+                changed: Some(changed.into()),
+                sent: Some(sent.into()),
+                running: Some(running.into()),
             }),
             Reply::Signaled(Signaled { sent, unable }) => Wire::Signaled(client::SignaledTasks {
                 sent: sent.to_wire(),

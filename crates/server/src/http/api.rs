@@ -145,6 +145,11 @@ pub(super) fn router() -> Router<Arc<App>> {
             "/jobs/{job}/tasks/{task}/signal",
             post(actions::signal_task),
         )
+        .route("/jobs/{job}/tasks/{task}/hold", post(actions::hold_task))
+        .route(
+            "/jobs/{job}/tasks/{task}/release",
+            post(actions::release_task),
+        )
         .route("/jobs/{job}/tasks/{task}/output", get(read::output))
         .route("/jobs/{job}/tasks/{task}/explain", get(views::explain))
         .route("/jobs/{job}/strip", get(views::strip))
@@ -154,6 +159,8 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/jobs/{job}/graph", get(views::graph))
         .route("/jobs/{job}/close", post(actions::close))
         .route("/jobs/{job}/cancel", post(actions::cancel))
+        .route("/jobs/{job}/hold", post(actions::hold))
+        .route("/jobs/{job}/release", post(actions::release))
         .route("/jobs/{job}/resubmit", post(actions::resubmit))
         .route("/workers", get(read::workers))
         .route("/workers/{worker}/stop", post(actions::stop_worker))

@@ -4,6 +4,7 @@ use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::notice::shown_target;
 use hq_core::pace::PaceFacts;
+use hq_core::range::IdArray;
 use hq_core::server_state::{Notice, NoticeState};
 use hq_core::task::TaskState;
 use hq_core::time::Timestamp;
@@ -57,8 +58,19 @@ pub(super) fn finished(view: &View<'_>, job: &Job) -> Option<Timestamp> {
     }
 }
 
+/// The maximum number of ranges of held tasks that `job info` gets.
+const HELD_RANGES_SHOWN: usize = 1_000;
+
 /// Returns all data of a job except its submits and the ids of its tasks; see [`add_submits`].
 pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
+    let held = job.held();
+    let shown = IdArray::new(
+        held.ranges()
+            .iter()
+            .take(HELD_RANGES_SHOWN)
+            .copied()
+            .collect(),
+    );
     client::JobDetail {
         summary: Some(summary(job)),
         submitted_unix_ns: job.submitted.0,
@@ -79,6 +91,9 @@ pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
         task_ids: None,
         now_unix_ns: view.now.wall.0,
         notifications: job.notices.iter().map(notification).collect(),
+        held: Some((&shown.unwrap_or_default()).into()),
+        holds_new: job.holds_new && job.is_open,
+        held_count: held.len(),
     }
 }
 

@@ -161,12 +161,9 @@ pub(super) fn explain(
     let Some(job) = resolve(state, job).and_then(|id| state.jobs().get(&id)) else {
         return refused(Refusal::not_found("Job not found"));
     };
-    let missing_task = Refusal::not_found("Task not found").about(Some(job.id), Some(task));
-    let found = job
-        .find(task)
-        .and_then(|slot| Some((slot, job.submit(slot)?)));
-    let Some((slot, submit)) = found else {
-        return refused(missing_task);
+    let found = job.find(task);
+    let Some((slot, submit)) = found.and_then(|slot| Some((slot, job.submit(slot)?))) else {
+        return refused(Refusal::not_found("Task not found").about(Some(job.id), Some(task)));
     };
     let task_state = submit.tasks.phase(slot.index).map(Phase::state);
     let unkillable = unkillable_at(state, TaskKey::new(job.id, task));
@@ -183,26 +180,26 @@ pub(super) fn explain(
             "the task was submitted just now, and the server has not looked at it yet. Try again",
         ));
     };
-    let graph = submit.graph();
     let deps = submit.deps(slot.index).len();
     let (awaited, pending) = state.awaited(job, slot);
+    let graph = submit.graph();
     let unfinished = graph.map_or(0, |graph| graph.unfinished(slot.index));
     let waiting_dep_count = unfinished.saturating_add(pending);
     let phase = submit.tasks.phase(slot.index);
-    let next_attempt = state
-        .next_attempt(slot.of(job.id))
-        .filter(|_| phase == Some(Phase::Waiting));
-    let is_ready =
-        phase == Some(Phase::Waiting) && waiting_dep_count == 0 && next_attempt.is_none();
+    let is_waiting = phase == Some(Phase::Waiting);
+    let next_attempt = state.next_attempt(slot.of(job.id));
+    let next_attempt = next_attempt.filter(|_| is_waiting);
+    let is_held = submit.held.contains(slot.index) && phase != Some(Phase::Running);
+    let is_free = waiting_dep_count == 0 && !is_held;
+    let is_ready = is_waiting && is_free && next_attempt.is_none();
     let ready_key = key.filter(|_| is_ready);
     let record = submit.tasks.record(slot.index);
-    let holder = record
-        .filter(|_| phase.is_some_and(Phase::is_sent))
-        .map(TaskRecord::worker);
+    let record = record.filter(|_| phase.is_some_and(Phase::is_sent));
+    let holder = record.map(TaskRecord::worker);
     let sent_to = holder.map(WorkerId::as_u32);
     let start_overdue =
         holder.and_then(|id| start_overdue(state.workers().get(&id)?, job.id, task, view.now.mono));
-    let is_queued = phase == Some(Phase::Queued) && waiting_dep_count == 0;
+    let is_queued = phase == Some(Phase::Queued) && is_free;
     let place = TaskPlace {
         ready_key,
         waiting_key: key.filter(|_| is_ready || is_queued),
@@ -219,6 +216,7 @@ pub(super) fn explain(
         workers,
         sent_to,
         is_ready: ready_key.is_some(),
+        is_held,
         unkillable,
         start_overdue_ns: start_overdue.map(nanos),
         next_attempt_in_ns: next_attempt.map(|at| nanos(at.since(view.now.mono))),

@@ -1,6 +1,7 @@
 //! Writes rows of jobs when they are created, submitted to or forgotten.
 
 use hq_core::id::JobId;
+use hq_core::job::Held;
 use hq_core::range::IndexSet;
 use hq_core::server_state::{Change, ChangeKind};
 use hq_core::template::SubmitTarget;
@@ -22,6 +23,7 @@ impl Group<'_> {
             meta::remove_all(self.connection, &format!("{}{job}_", meta::REPEATED))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::FIRST_INSTANCE))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::SUBMIT_KEY))?;
+            meta::remove_all(self.connection, &format!("{}{job}_", meta::HELD))?;
         }
         Ok(())
     }
@@ -54,6 +56,18 @@ impl Group<'_> {
         Ok(())
     }
 
+    /// Stores a hold or release of tasks.
+    pub(super) fn held(&mut self, at: Timestamp, job: JobId, held: &Held) -> rusqlite::Result<()> {
+        meta::note_held(self.connection, job, *self.seq, held)?;
+        let kind = if held.is_held {
+            "tasks-held"
+        } else {
+            "tasks-released"
+        };
+        let data = json!({"job_id": job.as_u32(), "tasks": held.tasks.to_string()});
+        self.event(at, kind, Some(job), None, &data)
+    }
+
     pub(super) fn closed(&mut self, at: Timestamp, job: JobId) -> rusqlite::Result<()> {
         let id = job.as_u32();
         self.run("UPDATE job_data SET is_open = 0 WHERE id = ?", [id])?;
@@ -78,6 +92,7 @@ impl Group<'_> {
     pub(super) fn completed(&mut self, at: Timestamp, job: JobId) -> rusqlite::Result<()> {
         let sql = "UPDATE job_data SET completed_unix_ns = ? WHERE id = ?";
         self.run(sql, params![at.0, job.as_u32()])?;
+        meta::remove_all(self.connection, &format!("{}{job}_", meta::HELD))?;
         let data = json!({"job": job.as_u32()});
         self.event(at, "job-completed", Some(job), None, &data)
     }

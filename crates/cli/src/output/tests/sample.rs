@@ -163,6 +163,9 @@ pub(super) fn job() -> client::JobDetail {
         task_ids: None,
         now_unix_ns: START + 60_000_000_000,
         notifications: Vec::new(),
+        held: None,
+        holds_new: false,
+        held_count: 0,
     }
 }
 

@@ -178,6 +178,10 @@ impl World {
             self.cancel_tasks();
             return;
         }
+        if self.rng.chance(60) {
+            self.hold_tasks();
+            return;
+        }
         self.request(Command::CancelJobs {
             jobs,
             reason: "why not".into(),
@@ -215,6 +219,21 @@ impl World {
             job,
             tasks,
             keep_running,
+        });
+    }
+
+    /// Holds or releases some or all tasks of one job, in any state.
+    fn hold_tasks(&mut self) {
+        let last = self.state.last_job().map_or(1, |job| job.0);
+        let job = JobId(1 + self.rng.below(last + 1));
+        let (first, count) = (self.rng.below(12), 1 + self.rng.below(6));
+        let some = IdArray::consecutive(first, count).expect("fits");
+        let tasks = self.rng.chance(70).then_some(some);
+        let is_held = self.rng.chance(60);
+        self.request(Command::HoldTasks {
+            job,
+            tasks,
+            is_held,
         });
     }
 

@@ -161,7 +161,7 @@ messages! {
         Problems Problem HttpOpened DebugDump Empty Journal JournalLines SqlQuery SqlTable Error
         JobId Selector ServerInfo Submit Origin SelfClosingJob NotifyTarget JobNotice After
         SubmitAll SubmittedAll SubmitResult Resubmit ChosenTasks Resize NewRequest Resubmitted
-        ResubmittedJob NewJob ArraySubmit GraphSubmit OpenJob Cancel CancelTasks SignalTasks SignaledTasks
+        ResubmittedJob NewJob ArraySubmit GraphSubmit OpenJob Cancel CancelTasks SignalTasks SignaledTasks HoldTasks HeldTasks
         DropEntries Forget
         Forgotten ReadOutput Output JobResult JobResults TaskStats JobSummary PaceFacts JobList
         JobInfos JobDetail WorkerRef FailedTask SubmitInfo TaskPage TaskPageReply TaskInfo Param

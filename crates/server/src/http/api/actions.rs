@@ -11,13 +11,13 @@ use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::selector::Selector;
 use hq_core::server_state::{
-    Command, JobResult, Reply as Outcome, Resubmitted, Signaled, StopResult,
+    Command, HeldTasks, JobResult, Reply as Outcome, Resubmitted, Signaled, StopResult,
 };
 use hq_core::task::TaskState;
 use hq_protocol::convert::AllocRequest;
 
 use super::answers::{
-    Acknowledged, Canceled, Closed, Done, Drained, Released, Resubmitted as Again, Stopped,
+    Acknowledged, Canceled, Closed, Done, Drained, Held, Released, Resubmitted as Again, Stopped,
 };
 use super::described::{Id, query};
 use super::read::{accepted, unexpected};
@@ -128,6 +128,66 @@ pub(in crate::http) async fn signal_task(
         ))),
         false => Ok(Json(Done { done: true })),
     }
+}
+
+/// Holds the tasks of a job, which then do not start. Running tasks go on.
+pub(in crate::http) async fn hold(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Answer<Held> {
+    change_held(&app, &job, None, true).await
+}
+
+/// Lets the held tasks of a job start.
+pub(in crate::http) async fn release(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Answer<Held> {
+    change_held(&app, &job, None, false).await
+}
+
+/// Holds one task of a job.
+pub(in crate::http) async fn hold_task(
+    State(app): State<Arc<App>>,
+    Path((job, task)): Path<(String, String)>,
+) -> Answer<Held> {
+    change_held(&app, &job, Some(&task), true).await
+}
+
+/// Lets one held task of a job start.
+pub(in crate::http) async fn release_task(
+    State(app): State<Arc<App>>,
+    Path((job, task)): Path<(String, String)>,
+) -> Answer<Held> {
+    change_held(&app, &job, Some(&task), false).await
+}
+
+async fn change_held(app: &App, job: &str, task: Option<&str>, is_held: bool) -> Answer<Held> {
+    let task = task.map(|task| id(task, "task")).transpose()?;
+    let command = Command::HoldTasks {
+        job: JobId(id(job, "job")?),
+        tasks: task.map(IdArray::single),
+        is_held,
+    };
+    let outcome = carry_out(app, command).await?;
+    if let Outcome::Refused(why) = &outcome {
+        return Err(Refusal::from(why).into());
+    }
+    let Outcome::Held(HeldTasks {
+        changed, running, ..
+    }) = outcome
+    else {
+        return Err(unexpected());
+    };
+    let (changed, running) = (changed.len(), running.len());
+    if let Some(task) = task
+        && changed + running == 0
+    {
+        let kind = if is_held { "unfinished" } else { "held" };
+        let why = format!("job {job} has no {kind} task {task}");
+        return Err(ApiError::conflict(why));
+    }
+    Ok(Json(Held { changed, running }))
 }
 
 /// Closes an open job, which then accepts no more tasks.

@@ -302,6 +302,14 @@ answers! {
         canceled: u32,
     }
 
+    /// Tasks were held or released
+    struct Held {
+        /// Number of tasks that the request held or released
+        changed: u32,
+        /// Number of running tasks, which go on
+        running: u32,
+    }
+
     /// The job was resubmitted
     struct Resubmitted {
         /// The new job
@@ -349,6 +357,8 @@ answers! {
         dep_count: u32,
         /// Number of unfinished dependencies
         waiting_dep_count: u32,
+        /// Whether a user holds the task
+        is_held: bool,
         /// Whether the task only waits for a worker
         is_ready: bool,
         /// The worker that it was sent to

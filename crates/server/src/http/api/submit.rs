@@ -187,6 +187,7 @@ fn accepted(outcome: Outcome) -> Result<Id, ApiError> {
         | Outcome::Jobs(_)
         | Outcome::Resubmitted(_)
         | Outcome::Signaled(_)
+        | Outcome::Held(_)
         | Outcome::Forgotten { .. }
         | Outcome::Queue(_)
         | Outcome::Workers(_) => Err(unexpected()),
