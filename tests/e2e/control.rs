@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
+use crate::durable::kill_server;
 use crate::harness::{Env, processes_with, signal, wait_for};
 
 #[test]
@@ -122,6 +123,51 @@ fn signals_reach_running_tasks_and_the_others_are_named() {
         .exits_with(2);
     env.hq(&["task", "signal", "99.1", "-s", "USR1"])
         .says("Signaling tasks of job 99 failed; job not found")
+        .exits_with(1);
+}
+
+#[test]
+fn held_tasks_wait_for_their_release_also_after_a_restart() {
+    let mut env = Env::new();
+    let server = env.start_server_with(&["--journal", "journal"]);
+    let script = "echo $HQ_TASK_ID >> ran";
+    let job = env.submit(&["--array=1-6", "--", "bash", "-c", script]);
+    env.hq(&["task", "hold", &format!("{job}.2,4-5,9")])
+        .says(&format!("Held tasks 2,4-5 of job {job}"))
+        .says("Holding task 9 failed; task not found")
+        .exits_with(1);
+    env.hq(&["task", "release", &job, "3-4"])
+        .says(&format!("Released task 4 of job {job}"))
+        .says(&format!("Releasing task 3 of job {job} failed; not held"))
+        .ok();
+    let other = env.submit(&["--", "bash", "-c", "echo other >> ran"]);
+    env.hq(&["job", "hold", &other])
+        .says(&format!("Job {other} held: 1 task will wait"))
+        .ok();
+    kill_server(&mut env, server);
+    env.start_server_with(&["--journal", "journal"]);
+    env.start_worker(2);
+    env.wait_lines("ran", 4);
+    env.hq(&["job", "info", "-v", &job])
+        .says("2 tasks: 2,5")
+        .ok();
+    env.hq(&["task", "explain", &format!("{job}.5")])
+        .says("because a user holds it; `hq task release 1.5`")
+        .ok();
+    env.hq(&["job", "release", "all"])
+        .says(&format!("Job {job} released: 2 tasks"))
+        .says(&format!("Job {other} released: 1 task"))
+        .ok();
+    env.wait_job(&job);
+    env.wait_job(&other);
+    env.hq(&["task", "hold", &format!("{job}.5")])
+        .says("already ended")
+        .exits_with(1);
+    env.hq(&["job", "hold", &job])
+        .says(&format!("Holding job {job} failed; it has ended"))
+        .exits_with(1);
+    env.hq(&["job", "release", "99"])
+        .says("Releasing job 99 failed; job not found")
         .exits_with(1);
 }
 

@@ -3,7 +3,7 @@
 use crate::harness::{Env, signal, wait_for};
 
 /// Kills the server and waits until it is gone.
-fn kill_server(env: &mut Env, pid: u32) {
+pub(crate) fn kill_server(env: &mut Env, pid: u32) {
     signal(pid, "KILL");
     env.wait_exit("server");
 }

@@ -394,7 +394,27 @@ fn programs_signal_running_tasks() {
         asked.map(|(task, query)| signal(task, query)),
         [400, 400, 409]
     );
+    let hold = |path: &str| {
+        let answer = site.post(&format!("/api/v1/jobs/{path}"));
+        (answer.status, answer.body)
+    };
+    let first = hold(&format!("{sleeping}/tasks/0/hold"));
+    assert_eq!(first, (200, r#"{"changed":0,"running":1}"#.into()));
+    assert_eq!(hold(&format!("{sleeping}/tasks/7/hold")).0, 409);
+    let waiting = env.submit(&["--array=1-3", "--", "true"]);
+    for (path, changed) in [
+        ("tasks/2/hold", 1),
+        ("hold", 3),
+        ("tasks/1/release", 1),
+        ("release", 2),
+    ] {
+        let answer = hold(&format!("{waiting}/{path}"));
+        let expected = format!(r#"{{"changed":{changed},"running":0}}"#);
+        assert_eq!(answer, (200, expected), "{path}");
+    }
+    assert_eq!(hold("99/hold").0, 404);
     assert_eq!(signal("0", "?signal=TERM"), 200);
+    env.wait_job(&waiting);
     env.wait_job(&sleeping);
     assert_eq!(env.stats(&sleeping)["failed"], 1);
 }

@@ -32,6 +32,7 @@ mod dashboard;
 mod doc;
 mod doctor;
 mod follow;
+mod hold;
 mod import;
 mod job;
 mod journal;
@@ -277,6 +278,8 @@ async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
         JobCommand::Stats(Deferred(args)) => job::stats(args, context).await,
         JobCommand::Failures(Deferred(args)) => job::failures(args, context).await,
         JobCommand::Cancel(Deferred(args)) => job::cancel(args, context).await,
+        JobCommand::Hold(Deferred(args)) => hold::jobs(&args, true, context).await,
+        JobCommand::Release(Deferred(args)) => hold::jobs(&args, false, context).await,
         JobCommand::Resubmit(Deferred(args)) => job::resubmit(args, context).await,
         JobCommand::Forget(Deferred(args)) => job::forget(args, context).await,
         JobCommand::Cat(Deferred(args)) => job::cat(args, context).await,
@@ -297,6 +300,8 @@ async fn run_task(command: TaskCommand, context: &mut Context) -> CliResult<()> 
         TaskCommand::Info(args) => task::info(args, context).await,
         TaskCommand::Explain(args) => task::explain(args, context).await,
         TaskCommand::Cancel(args) => task::cancel(&args, context).await,
+        TaskCommand::Hold(args) => hold::tasks(&args, true, context).await,
+        TaskCommand::Release(args) => hold::tasks(&args, false, context).await,
         TaskCommand::Signal(args) => task::signal(&args, context).await,
         TaskCommand::Notify(args) => notify::send(&args, context),
     }

@@ -35,6 +35,12 @@ pub(crate) enum JobCommand {
     ///
     /// Running tasks get their --stop-signal; a second cancel kills them at once. Jobs of `hq job open` stay open.
     Cancel(Deferred<CancelArgs>),
+    /// Hold jobs: their tasks do not start until `hq job release`
+    ///
+    /// Running tasks go on. Tasks that are submitted to the job later are held as well.
+    Hold(Deferred<SelectorArgs>),
+    /// Let the held tasks of jobs start
+    Release(Deferred<SelectorArgs>),
     /// Submit the tasks of jobs again, as new jobs; this needs no script or job file
     Resubmit(Deferred<ResubmitArgs>),
     /// Remove ended jobs from the server's memory

@@ -21,6 +21,12 @@ pub(crate) enum TaskCommand {
     ///
     /// Running tasks get their --stop-signal. Tasks that depend on a canceled task are aborted.
     Cancel(ChosenArgs),
+    /// Hold tasks of a job: they do not start until `hq task release`
+    ///
+    /// Running tasks go on. The command names the tasks that it did not hold.
+    Hold(ChosenArgs),
+    /// Let held tasks of a job start
+    Release(ChosenArgs),
     /// Send a signal to running tasks of a job
     ///
     /// The signal goes to the process group of each task. A program that does not handle it usually

@@ -14,7 +14,7 @@ use hq_protocol::client;
 use hq_protocol::{could_run, why_nothing_runs};
 use hq_worker::hardware::MEMORY;
 
-use crate::client::{Client, JobList};
+use crate::client::{Client, JobInfo, JobList};
 use crate::error::CliResult;
 use crate::output::format::{short_words, utc_seconds};
 use crate::output::view::{is_idle, sum, totals};
@@ -264,6 +264,21 @@ fn meant_by<'a>(name: &str, offered: &BTreeSet<&'a str>) -> Option<&'a str> {
     closest(name, offered.iter().copied())
 }
 
+/// Says how many waiting tasks of a job are held.
+async fn held(client: &mut Client, job: &client::JobSummary) -> CliResult<String> {
+    let found = client.ask(JobInfo(&Selector::one(job.id))).await?.jobs;
+    let held = found.first().map_or(0, |job| job.held_count);
+    // Other tasks may wait for something else.
+    Ok(if held >= job.stats.unwrap_or_default().waiting {
+        format!(
+            "its tasks are held; `hq job release {}` releases them",
+            job.id
+        )
+    } else {
+        format!("{} of its tasks are held", number(held.into()))
+    })
+}
+
 /// Returns why a job is waiting although some worker could run it.
 async fn behind(
     client: &mut Client,
@@ -290,6 +305,9 @@ async fn behind(
         } else {
             format!("it starts after job {}", after.join(", "))
         }));
+    }
+    if explanation.is_held {
+        return held(client, job).await.map(Some);
     }
     if let Some(wait) = explanation.next_attempt_in_ns {
         return Ok(Some(format!(

@@ -25,7 +25,7 @@ use crate::parse::selector::{Selector, SingleSelector};
 const TASKS_MAX: usize = 2_000_000;
 
 /// The maximum number of characters of a job's task ids in an error.
-const IDS_SHOWN_MAX: usize = 200;
+pub(super) const IDS_SHOWN_MAX: usize = 200;
 
 /// The maximum number of failed tasks whose last words `task info -v` reads.
 const WORDS_MAX: usize = 16;
@@ -267,11 +267,11 @@ pub(super) async fn signal(args: &SignalArgs, context: &mut Context) -> CliResul
 }
 
 /// A command about chosen tasks.
-struct Action {
+pub(super) struct Action {
     /// Its name in errors.
-    doing: &'static str,
+    pub(super) doing: &'static str,
     /// The command for all tasks of a job, before and after the id of the job.
-    all: (&'static str, &'static str),
+    pub(super) all: (&'static str, &'static str),
 }
 
 const CANCEL: Action = Action {
@@ -297,6 +297,16 @@ struct ChosenTasks {
     missing: Missing,
 }
 
+/// Returns the ids that a user named.
+pub(super) fn named(args: &ChosenArgs, action: &Action) -> CliResult<IdArray> {
+    let (job, (command, effect)) = (args.target.job, action.all);
+    args.target.tasks(args.tasks.as_ref())?.ok_or_else(|| {
+        CliError::usage(&format!(
+            "the ids of the tasks are missing; `3.7` is task 7 of job 3, and `{command} {job}{effect}"
+        ))
+    })
+}
+
 /// Looks up tasks that a user named. Returns `None`, after an error message, if the job does not
 /// exist.
 async fn choose(
@@ -305,11 +315,7 @@ async fn choose(
     context: &Context,
 ) -> CliResult<Option<(Client, ChosenTasks)>> {
     let (name, doing, (command, effect)) = (args.target.job, action.doing, action.all);
-    let tasks = args.target.tasks(args.tasks.as_ref())?.ok_or_else(|| {
-        CliError::usage(&format!(
-            "the ids of the tasks are missing; `3.7` is task 7 of job 3, and `{command} {name}{effect}"
-        ))
-    })?;
+    let tasks = named(args, action)?;
     let mut next = Some(client::TaskPage {
         job: Some(page_job(name)),
         tasks: Some((&tasks).into()),

@@ -8,7 +8,9 @@ use hq_protocol::client::TaskState::{Aborted, Canceled, Failed, Finished, Runnin
 use hq_protocol::{client, common};
 use serde_json::{Map, Value, json};
 
-use super::format::{elapsed, id_array, rfc3339, seconds, short_name, short_words, utc_seconds};
+use super::format::{
+    cut, elapsed, id_array, rfc3339, seconds, short_name, short_words, utc_seconds,
+};
 use super::grid::{Grid, Look, Text, job_state, task_color};
 use super::json::{JsonStream, stdio_value, write_value};
 use super::task::{add_params, task_value};
@@ -233,6 +235,23 @@ impl<'a> JobInfos<'a> {
     }
 }
 
+/// The maximum number of characters of the ids of held tasks.
+const HELD_SHOWN_MAX: usize = 500;
+
+/// Returns the tasks that a user holds, if there are any.
+fn held(job: &client::JobDetail) -> Option<String> {
+    let ids = job.held.as_ref().map(id_array).unwrap_or_default();
+    let ids = cut(&ids, HELD_SHOWN_MAX).unwrap_or(ids);
+    match (job.held_count, job.holds_new) {
+        (0, false) => None,
+        (0, true) => Some("tasks that are submitted later".to_owned()),
+        (count, false) => Some(format!("{count} tasks: {ids}")),
+        (count, true) => Some(format!(
+            "{count} tasks: {ids}; and tasks that are submitted later"
+        )),
+    }
+}
+
 fn write_job(
     out: Out<'_>,
     look: Look,
@@ -266,6 +285,9 @@ fn write_job(
     grid.field("Makespan", short_words(elapsed(job.submitted_unix_ns, end)));
     if is_verbose {
         grid.field("Notes", view::notes(job).join("\n"));
+        if let Some(held) = held(job) {
+            grid.field("Held", held);
+        }
     }
     let mut text = grid.render();
     if let (Some(bar), true) = (bar, look.colors) {
@@ -495,6 +517,8 @@ fn open_job(
     if is_verbose {
         let notes = json!(view::notes(job));
         stream.value(Some("notes"), &notes)?;
+        stream.value(Some("held_count"), &json!(job.held_count))?;
+        stream.value(Some("holds_new"), &json!(job.holds_new))?;
     }
     stream.value(Some("started_at"), &json!(rfc3339(job.submitted_unix_ns)))?;
     stream.value(Some("submits"), &Value::Array(submits))?;

@@ -35,7 +35,7 @@ check diagnose: `hq doctor` checks this machine, `hq problems` says what is wron
 [job]
 ls show-all queue: `hq job list` lists jobs
 status show describe state: `hq job info JOB` shows a job
-pause hold suspend release unhold resume: a job that is submitted cannot be held; `hq submit --after JOB -- PROGRAM` waits for another, and `hq job cancel JOB` ends one
+pause suspend unhold resume: `hq job hold JOB` keeps the tasks of a job from starting until `hq job release JOB`; running tasks go on
 priority update modify alter edit set rename name move nice: a job that is submitted is not changed; `hq job cancel JOB` ends it, and a new `hq submit` takes its place
 history sacct: `hq job list --all` lists ended jobs, too
 graph timeline gantt plot chart: `hq report` writes a page with the times of all jobs, and `hq dashboard --web` shows them

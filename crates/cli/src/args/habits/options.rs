@@ -99,7 +99,7 @@ pub(super) const OPTIONS: &str = r"
 --use-conda --conda --module --use-singularity --sdm: what a task needs is set up in its command: `bash -c 'module load NAME; PROGRAM'`
 --forceall --force -F -B --always-make --forcerun -R: every task runs, unless `--skip-done` is given
 -W: `--wait` stays until the job has ended; `-W depend=afterok:3` is `--after 3:ok`
--H --hold: a job starts when workers have room; `--after JOB` makes it wait for another
+-H --hold: `hq job hold JOB` after the submit keeps its tasks from starting; `--after JOB` makes it wait for another
 --reservation --licenses -L --gres-flags --hint --cluster --clusters: that belongs to the workers: `hq alloc add slurm --time-limit 1h -- --reservation=NAME`, see `hq doc slurm`
 --quiet -Q --silent: `--output-mode quiet` prints the bare minimum
 --replicas --completions --count: `--array 1-4` makes four tasks
