@@ -685,6 +685,8 @@ impl Queue {
             return reason;
         }
         match &self.demand {
+            // A restored queue tries again as soon as tasks need it.
+            None if self.failing_since.is_some() => Reason::Asking(Some(self.last_failure.clone())),
             None => Reason::NotAsked,
             Some(demand) if demand.waiting == 0 => Reason::NoTasks,
             Some(demand) if demand.wants_workers() => {

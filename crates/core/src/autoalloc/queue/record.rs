@@ -37,7 +37,7 @@ pub struct QueueRecord {
     pub last_number: u32,
     /// The allocations that may be alive, and the ended ones that are still remembered.
     pub allocations: Vec<AllocationRecord>,
-    /// The failure, for readers of the journal. A restored queue tries again.
+    /// The failure. A restored queue tries again.
     pub failure: Option<QueueFailure>,
     /// Whether a user has removed it while some of its allocations still have to be canceled.
     pub is_removed: bool,
@@ -54,6 +54,10 @@ impl Queue {
             .extend(known.map(|resources| WorkerOffer::of(resources, None)));
         queue.known_resources = record.known_resources;
         queue.last_number = record.last_number;
+        if let Some(failure) = record.failure {
+            queue.failing_since = Some(failure.since);
+            queue.last_failure = failure.last.into();
+        }
         for stored in record.allocations {
             queue.last_number = queue.last_number.max(stored.key.number);
             let number = stored.key.number;

@@ -94,3 +94,22 @@ fn an_allocation_that_runs_on_is_canceled_only_when_it_should_be() {
     }
     assert!(canceled > 0);
 }
+
+#[test]
+fn a_restored_queue_names_its_failure_until_it_is_asked() {
+    let mut world = World::new(spec(1, 1, None));
+    world.refuse();
+    let record = world.state.queue(QUEUE).expect("exists").record();
+    let failure = record.failure.clone().expect("is recorded");
+    world.state = AutoallocState::new(Limits::default(), b"");
+    world.state.restore_queue(world.now(), record);
+    assert!(
+        world.reason().ends_with(&*failure.last),
+        "{}",
+        world.reason()
+    );
+    let again = world.state.queue(QUEUE).expect("exists").record();
+    assert_eq!(again.failure, Some(failure));
+    let effects = world.answer(1, &[]);
+    assert!(submitted(&effects).is_some(), "it tries again at once");
+}
