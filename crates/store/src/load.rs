@@ -16,6 +16,7 @@ use hq_core::server_state::{
 use hq_core::task::{Attempt, TaskEnd, TaskState};
 use hq_core::template::{ArrayIds, SubmitBody, SubmitSpec};
 use hq_core::time::{Now, Timestamp};
+use hq_core::worker_config::OnServerLost;
 use hq_protocol::client::submit::Body;
 use hq_protocol::{Message as _, client};
 use rusqlite::{Connection, Row, params};
@@ -56,7 +57,14 @@ pub(crate) fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(has_uid || connection.query_row(sql, [], |row| row.get(0))?)
 }
 
-pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Result<Loaded> {
+/// Restores the state. `awaits_all` expects all connected workers back, so that their tasks still
+/// run.
+pub(crate) fn load(
+    connection: &Connection,
+    uid: &str,
+    now: Now,
+    awaits_all: bool,
+) -> rusqlite::Result<Loaded> {
     let mut loaded = Loaded {
         state: ServerState::new(uid),
         repaired: meta::text(connection, meta::REPAIRED)?,
@@ -86,7 +94,7 @@ pub(crate) fn load(connection: &Connection, uid: &str, now: Now) -> rusqlite::Re
     load_submits(connection, &mut loaded)?;
     load_repeated(connection, &mut loaded)?;
     load_first_instances(connection, &mut loaded)?;
-    load_workers(connection, &mut loaded, now)?;
+    load_workers(connection, &mut loaded, now, awaits_all)?;
     // This must precede the loading of tasks, because their grants decide whether they are resumed
     // or queued.
     load_grown(connection, &mut loaded)?;
@@ -111,7 +119,12 @@ impl Loaded {
     }
 }
 
-fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusqlite::Result<()> {
+fn load_workers(
+    connection: &Connection,
+    loaded: &mut Loaded,
+    now: Now,
+    awaits_all: bool,
+) -> rusqlite::Result<()> {
     let sql = "SELECT id, hostname, started_unix_ns, ended_unix_ns IS NOT NULL, registration \
                FROM worker_data";
     each(connection, sql, |row| {
@@ -126,7 +139,10 @@ fn load_workers(connection: &Connection, loaded: &mut Loaded, now: Now) -> rusql
         let registration: Option<Vec<u8>> = row.get(4)?;
         let config = registration.and_then(|bytes| encode::registration_of(&bytes));
         let started = Timestamp(row.get(2)?);
-        let is_awaited = config.is_some_and(|config| {
+        let is_awaited = config.is_some_and(|mut config| {
+            if awaits_all {
+                config.on_server_lost = OnServerLost::Reconnect;
+            }
             let stored = StoredWorker {
                 id,
                 config,

@@ -5,9 +5,12 @@
 
 use std::ffi::c_int;
 use std::fs;
+use std::path::Path;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use rustix::process::Resource;
+
+use crate::StoreError;
 
 /// The number of instructions of SQLite's virtual machine between two checks. Executing them takes
 /// a few milliseconds.
@@ -62,11 +65,25 @@ pub(crate) fn expect(more: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Makes statements of the connection fail with `SQLITE_INTERRUPT` when memory becomes low. With
-/// `false`, removes this check.
-pub(crate) fn guard(connection: &Connection, is_guarded: bool) -> rusqlite::Result<()> {
-    let check = is_guarded.then_some(|| expect(0).is_err());
-    connection.progress_handler(STEPS, check)
+/// Runs `read`, and fails when memory becomes low: statements of the connection then fail with
+/// `SQLITE_INTERRUPT`.
+pub(crate) fn guarded<T>(
+    connection: &Connection,
+    path: &Path,
+    read: impl FnOnce() -> rusqlite::Result<T>,
+) -> Result<T, StoreError> {
+    let sql = StoreError::sql(path);
+    let guard = Some(|| expect(0).is_err());
+    connection.progress_handler(STEPS, guard).map_err(&sql)?;
+    let found = read();
+    let none = None::<fn() -> bool>;
+    connection.progress_handler(STEPS, none).map_err(&sql)?;
+    found.map_err(|error| match error.sqlite_error_code() {
+        Some(ErrorCode::OperationInterrupted | ErrorCode::OutOfMemory) => StoreError::TooLarge {
+            path: path.to_path_buf(),
+        },
+        _ => sql(error),
+    })
 }
 
 fn machine_left() -> Option<u64> {

@@ -130,7 +130,8 @@ impl Disk for MemoryDisk {
     fn restore(&mut self, now: Now) -> ServerState {
         let connection = self.connection.borrow();
         let connection = connection.as_ref().expect("the world has not ended");
-        let loaded = load::load(connection, "SimUid", now).expect("what was written can be read");
+        let loaded =
+            load::load(connection, "SimUid", now, false).expect("what was written can be read");
         assert_eq!(loaded.dropped_count, 0, "every record fits");
         load::note_gone(connection, &loaded.gone_workers, now.wall).expect("rows");
         compare_counts(connection, &loaded.state);

@@ -199,17 +199,8 @@ impl Store {
     ///
     /// Returns an error if the file cannot be read.
     pub fn load(&self, uid: &str, now: hq_core::time::Now) -> Result<Loaded, StoreError> {
-        let sql = StoreError::sql(&self.path);
-        memory::guard(&self.connection, true).map_err(&sql)?;
-        let loaded = load::load(&self.connection, uid, now);
-        memory::guard(&self.connection, false).map_err(&sql)?;
-        let mut loaded = loaded.map_err(|error| match error.sqlite_error_code() {
-            Some(ErrorCode::OperationInterrupted | ErrorCode::OutOfMemory) => {
-                StoreError::TooLarge {
-                    path: self.path.clone(),
-                }
-            }
-            _ => sql(error),
+        let mut loaded = memory::guarded(&self.connection, &self.path, || {
+            load::load(&self.connection, uid, now, false)
         })?;
         *self.unreadable.borrow_mut() = std::mem::take(&mut loaded.unreadable);
         Ok(loaded)

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::lock::with_suffix;
 
@@ -92,10 +92,10 @@ impl Place {
         Ok(connection)
     }
 
-    /// Connects for reading while the writer of this process is connected.
+    /// Connects for reading, also while the writer of this process is connected.
     pub(crate) fn read(&self) -> rusqlite::Result<Connection> {
         match self.file_system {
-            FileSystem::Local => self.open(OpenFlags::SQLITE_OPEN_READ_ONLY),
+            FileSystem::Local => connect_for_reading(&self.path).map(|(connection, _)| connection),
             // Only writable connections share the lock and the index of `unix-excl`.
             FileSystem::Shared => self.peek(),
         }
@@ -163,6 +163,43 @@ impl Place {
             log: of(&with_suffix(&self.path, "-wal"))?,
         })
     }
+}
+
+/// A connection, the application id, and the schema version.
+pub(crate) type Connected = (Connection, rusqlite::Result<(i32, i32)>);
+
+/// Connects for reading. A file without a log has no server. In that case, the last reader removes
+/// the empty log that SQLite creates, and the directory may be read-only.
+pub(crate) fn connect_for_reading(path: &Path) -> rusqlite::Result<Connected> {
+    // Ask SQLite instead of opening the file, because this process may hold locks on it, and
+    // closing any descriptor would drop them.
+    let ask = |connection: &Connection| {
+        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+        number("application_id").and_then(|id| Ok((id, number("user_version")?)))
+    };
+    let is_alone = !fs::exists(with_suffix(path, "-wal")).unwrap_or(true);
+    let access = if is_alone {
+        OpenFlags::SQLITE_OPEN_READ_WRITE
+    } else {
+        OpenFlags::SQLITE_OPEN_READ_ONLY
+    };
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    if is_alone {
+        connection.pragma_update(None, "query_only", true)?;
+    }
+    let numbers = ask(&connection);
+    let is_barred = numbers.as_ref().is_err_and(|error| {
+        matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen)
+        )
+    });
+    if !is_alone || !is_barred {
+        return Ok((connection, numbers));
+    }
+    let connection = Place::read_unchanging(path)?;
+    let numbers = ask(&connection);
+    Ok((connection, numbers))
 }
 
 /// Returns whether an error means that no file has this name.

@@ -8,17 +8,16 @@ mod usage;
 
 use std::path::Path;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode};
 
-use crate::lock::{expect_regular, with_suffix};
-use crate::place::Place;
+use crate::lock::expect_regular;
 use crate::statement::each;
-use crate::{StoreError, encode, history, meta, schema, stretch};
+use crate::{StoreError, encode, history, meta, place, schema, stretch};
 
 pub use crate::encode::failure_words;
 pub use crate::query::{QueryLimits, RESULT_LEN_MAX, Table, query};
 pub use crate::runs::{StepRow, steps};
-pub use usage::{UsageStep, usage};
+pub use usage::{UsageStep, cpus_of, usage};
 
 /// Opens a store for reading while a server may be writing to it.
 ///
@@ -41,7 +40,8 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, StoreError> {
         return Err(failed("it is empty".to_owned()));
     }
     history::check_companions(path, path)?;
-    let (connection, numbers) = connect(path).map_err(|error| failed(error.to_string()))?;
+    let (connection, numbers) =
+        place::connect_for_reading(path).map_err(|error| failed(error.to_string()))?;
     match numbers {
         Ok((schema::APPLICATION_ID, version)) if version > schema::version() => {
             Err(failed(schema::too_new(path, version).to_string()))
@@ -69,43 +69,6 @@ pub(crate) fn fast(connection: Connection) -> Connection {
         tracing::debug!(%error, "cannot install faster views of the journal");
     }
     connection
-}
-
-/// A connection, the application id, and the schema version.
-type Connected = (Connection, rusqlite::Result<(i32, i32)>);
-
-/// Connects for reading. A file without a log has no server. In that case, the last reader removes
-/// the empty log that SQLite creates, and the directory may be read-only.
-fn connect(path: &Path) -> rusqlite::Result<Connected> {
-    // Ask SQLite instead of opening the file, because this process may hold locks on it, and
-    // closing any descriptor would drop them.
-    let ask = |connection: &Connection| {
-        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-        number("application_id").and_then(|id| Ok((id, number("user_version")?)))
-    };
-    let is_alone = !std::fs::exists(with_suffix(path, "-wal")).unwrap_or(true);
-    let access = if is_alone {
-        OpenFlags::SQLITE_OPEN_READ_WRITE
-    } else {
-        OpenFlags::SQLITE_OPEN_READ_ONLY
-    };
-    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    if is_alone {
-        connection.pragma_update(None, "query_only", true)?;
-    }
-    let numbers = ask(&connection);
-    let is_barred = numbers.as_ref().is_err_and(|error| {
-        matches!(
-            error.sqlite_error_code(),
-            Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen)
-        )
-    });
-    if !is_alone || !is_barred {
-        return Ok((connection, numbers));
-    }
-    let connection = Place::read_unchanging(path)?;
-    let numbers = ask(&connection);
-    Ok((connection, numbers))
 }
 
 /// Returns the number of jobs that are not completed.

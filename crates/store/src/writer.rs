@@ -10,6 +10,7 @@ mod failure;
 mod inbox;
 mod log;
 mod pending;
+mod recording;
 
 use std::cell::Cell;
 use std::path::PathBuf;

@@ -43,7 +43,7 @@ fn ended(seconds: u64, outcome: Outcome) -> TaskEnd {
 
 fn restored(changes: &[hq_core::server_state::Change], job: JobId) -> BTreeMap<u32, Seen> {
     let connection = stored(changes);
-    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    let loaded = load(&connection, "TestUid", NOW, false).expect("it can be read");
     assert_eq!(loaded.dropped_count, 0);
     let job = &loaded.state.jobs()[&job];
     let mut all = BTreeMap::new();
@@ -179,7 +179,7 @@ fn what_a_task_gets_more_of_comes_back_and_can_be_asked_for() {
         change(grant(3, 4_000, 1_500)),
     ];
     let connection = stored(&changes);
-    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    let loaded = load(&connection, "TestUid", NOW, false).expect("it can be read");
     let asks = &loaded.state.jobs()[&job].submits[0].asks;
     let at = |instance| Some(asks.own_at(1, InstanceId(instance)).scale);
     assert_eq!(at(0), Some(Scale::default()));
@@ -238,7 +238,7 @@ fn a_job_id_is_given_out_once_whatever_the_order_in_which_jobs_are_stored() {
     let uid = "INSERT OR REPLACE INTO meta VALUES ('server_uid', 'TestUid')";
     connection.execute(uid, []).expect("a table");
     let last = |connection: &Connection| {
-        let loaded = load(connection, "TestUid", NOW).expect("it can be read");
+        let loaded = load(connection, "TestUid", NOW, false).expect("it can be read");
         loaded.state.last_job()
     };
     assert_eq!(last(&connection), Some(JobId(2)));
@@ -276,7 +276,7 @@ fn a_submit_that_is_damaged_and_can_still_be_read_is_left_out() {
     spec[program] = b'd';
     let sql = "UPDATE submit_data SET spec = ? WHERE job = 2";
     connection.execute(sql, [spec]).expect("a table");
-    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    let loaded = load(&connection, "TestUid", NOW, false).expect("it can be read");
     assert_eq!(loaded.dropped_count, 1);
     let tasks = |job| loaded.state.jobs()[&JobId(job)].counts().total();
     assert_eq!((tasks(2), tasks(4)), (0, 7));
@@ -295,7 +295,7 @@ fn a_range_that_is_none_is_left_out_and_counted() {
     let connection = stored(&changes);
     let sql = "UPDATE dropped_data SET count = 0";
     connection.execute(sql, []).expect("a table");
-    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    let loaded = load(&connection, "TestUid", NOW, false).expect("it can be read");
     assert_eq!(loaded.dropped_count, 1);
     assert_eq!(loaded.state.jobs()[&job].counts().waiting, 7);
 }
@@ -310,7 +310,7 @@ fn an_attempt_of_a_task_that_is_none_is_left_out_and_counted() {
     for task in [7, 8] {
         connection.execute(sql, [task]).expect("a table");
     }
-    let loaded = load(&connection, "TestUid", NOW).expect("it can be read");
+    let loaded = load(&connection, "TestUid", NOW, false).expect("it can be read");
     assert_eq!(loaded.dropped_count, 1, "the job has seven tasks");
     let job = &loaded.state.jobs()[&job];
     let slot = job.find(TaskId(7)).expect("the task");

@@ -74,7 +74,8 @@ pub fn usage(
 }
 
 /// Returns the cpus of a worker in units, based on its configuration.
-pub(super) fn cpus_of(config: &Value) -> i64 {
+#[must_use]
+pub fn cpus_of(config: &Value) -> i64 {
     let items = config.pointer("/resources/resources");
     let items = items.and_then(Value::as_array).into_iter().flatten();
     let is_cpus = |item: &&Value| item.get("name").and_then(Value::as_str) == Some("cpus");

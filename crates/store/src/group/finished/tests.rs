@@ -196,7 +196,7 @@ fn seen(db: &Connection) -> (Vec<Vec<String>>, String) {
     let ids = IdArray::consecutive(1, 100).expect("fits");
     let values = values::read(db, 1, &ids, usize::MAX).expect("they can be read");
     let views = VIEWS.map(|view| shown(db, view)).to_vec();
-    let loaded = load::load(db, "TestUid", NOW).expect("it can be read");
+    let loaded = load::load(db, "TestUid", NOW, false).expect("it can be read");
     assert_eq!(loaded.dropped_count, 0);
     let job = &loaded.state.jobs()[&JOB];
     let tasks = job
