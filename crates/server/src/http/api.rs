@@ -6,6 +6,7 @@
 
 mod actions;
 mod answers;
+mod costs;
 mod described;
 mod events;
 mod json;
@@ -170,6 +171,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/queues/{queue}/pause", post(actions::pause_queue))
         .route("/queues/{queue}/resume", post(actions::resume_queue))
         .route("/history", get(read::history))
+        .route("/costs", get(costs::costs))
         .route("/ended", get(past::ended))
         .route("/problems", get(problems::problems))
         .route("/problems/{key}/acknowledge", post(actions::acknowledge))

@@ -119,7 +119,7 @@ fn ended() -> String {
 }
 
 /// The sums over all jobs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TotalsRow {
     /// The number of jobs submitted before the end of the period.
     pub jobs: u64,

@@ -1,6 +1,7 @@
 //! The answers of `/api/v1`. Names and units are a public interface: fields may be added but never
 //! removed.
 
+mod costs;
 mod nodes;
 mod past;
 
@@ -17,6 +18,7 @@ use super::described::{ByState, Id, Shown, Word, answers, words};
 use super::json::{FoundTask, amount, bytes, counts, curve, known, millis, ms, whole_ms};
 use crate::metrics::{Figures, ResourceFigures};
 use crate::query::listed;
+pub(in crate::http) use costs::*;
 pub(in crate::http) use nodes::*;
 pub(in crate::http) use past::*;
 

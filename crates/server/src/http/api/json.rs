@@ -20,6 +20,11 @@ pub(super) fn amount(units: u64) -> f64 {
     units as f64 / hq_core::resource::amount::UNITS_PER_WHOLE as f64
 }
 
+/// Converts microseconds to seconds.
+pub(super) const fn seconds(us: u64) -> f64 {
+    Duration::from_micros(us).as_secs_f64()
+}
+
 /// Converts nanoseconds to milliseconds.
 #[expect(
     clippy::cast_precision_loss,

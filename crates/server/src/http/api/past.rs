@@ -38,7 +38,7 @@ const CPUS_STEP: usize = 8_192;
 const STEPS_MAX: i64 = 1_000;
 const EVENTS_MAX: u32 = 1_000;
 /// The largest time in milliseconds that fits into 64 bits as nanoseconds.
-const MS_MAX: i64 = i64::MAX / 1_000_000;
+pub(super) const MS_MAX: i64 = i64::MAX / 1_000_000;
 
 /// Runs a query. Also returns whether there are more than `limit` rows.
 pub(super) async fn rows<R: Send + 'static>(
@@ -155,30 +155,40 @@ query! {
     }
 }
 
-impl PeriodQuery {
-    /// Returns the period in nanoseconds.
-    pub(super) fn checked(&self) -> Result<(i64, i64), ApiError> {
-        if self.from_ms < 0 || self.to_ms <= self.from_ms || self.to_ms > MS_MAX {
-            return Err(ApiError::bad(
-                "expected from_ms below to_ms, both in milliseconds since 1970",
-            ));
-        }
-        Ok((self.from_ms * 1_000_000, self.to_ms * 1_000_000))
+query! {
+    /// A period, its steps, and how much is returned about it.
+    TimelineQuery {
+        from_ms: i64,
+        to_ms: i64,
+        steps: Option<i64>,
+        /// The maximum number of tasks or sums.
+        limit: Option<u64>,
     }
+}
+
+/// Returns a period in nanoseconds.
+pub(super) fn period(from_ms: i64, to_ms: i64) -> Result<(i64, i64), ApiError> {
+    if from_ms < 0 || to_ms <= from_ms || to_ms > MS_MAX {
+        return Err(ApiError::bad(
+            "expected from_ms below to_ms, both in milliseconds since 1970",
+        ));
+    }
+    Ok((from_ms * 1_000_000, to_ms * 1_000_000))
 }
 
 /// Returns attempts by worker and time: single attempts, or sums in steps if there are too many.
 pub(in crate::http) async fn bars(
     State(app): State<Arc<App>>,
-    asked: Parameters<PeriodQuery>,
+    asked: Parameters<TimelineQuery>,
 ) -> Answer<Timeline> {
     let asked = parameters(asked)?;
-    let (from, to) = asked.checked()?;
+    let (from, to) = period(asked.from_ms, asked.to_ms)?;
     let _permit = TIMELINES.enter(actor()).await;
     let begun = Instant::now();
     let (first, _) = rows(&app, timeline::first_submit(), 1).await?;
     let (workers, _) = rows(&app, timeline::workers(from, to), TIMELINE_MAX).await?;
-    let (bars, is_cut) = rows(&app, timeline::bars(from, to), TIMELINE_MAX).await?;
+    let limit = bounded("limit", asked.limit, TIMELINE_MAX, 1..=TIMELINE_MAX)?;
+    let (bars, is_cut) = rows(&app, timeline::bars(from, to), limit).await?;
     let steps = bounded("steps", asked.steps, 400, 1..=STEPS_MAX)?;
     let mut width = ((to - from) / steps).max(1);
     let mut sums = None;
@@ -186,9 +196,9 @@ pub(in crate::http) async fn bars(
     if is_cut {
         let (counted, _) = rows(&app, timeline::worker_count(from, to), 1).await?;
         let workers = counted.first().copied().unwrap_or(0);
-        width = ((to - from) / steps_for(workers, steps)).max(1);
+        width = ((to - from) / steps_for(workers, steps, limit)).max(1);
         let sums_query = timeline::bar_sums(from, to, width);
-        let (found, is_cut) = rows(&app, sums_query, TIMELINE_MAX).await?;
+        let (found, is_cut) = rows(&app, sums_query, limit).await?;
         // Sums are missing only if there are more workers than rows.
         has_gaps = is_cut;
         sums = Some(found.iter().map(bar_sum).collect::<Vec<_>>());
@@ -253,8 +263,8 @@ fn bar_sum(row: &BarSumRow) -> BarSum {
 
 /// Returns the largest number of steps for which every worker can have one row per step. With many
 /// workers, steps are fewer and wider, so that no worker is left out.
-fn steps_for(workers: i64, steps: i64) -> i64 {
-    let rows = i64::try_from(TIMELINE_MAX).unwrap_or(i64::MAX);
+fn steps_for(workers: i64, steps: i64, limit: u64) -> i64 {
+    let rows = i64::try_from(limit).unwrap_or(i64::MAX);
     // Attempts that started at the very end count as an additional step.
     (rows / workers.max(1) - 1).clamp(1, steps)
 }
@@ -290,13 +300,17 @@ mod tests {
     fn every_worker_has_its_row_in_each_step() {
         let limit = i64::try_from(TIMELINE_MAX).expect("small");
         for (workers, steps) in [(0, 400), (1, 400), (250, 399), (400, 249), (6_000, 15)] {
-            assert_eq!(steps_for(workers, 400), steps.min(400), "{workers} workers");
+            assert_eq!(
+                steps_for(workers, 400, TIMELINE_MAX),
+                steps.min(400),
+                "{workers} workers"
+            );
             // Steps are numbered from 0, and a task that started at the very end counts as an
             // additional step.
-            assert!(workers * (steps_for(workers, 400) + 1) <= limit);
+            assert!(workers * (steps_for(workers, 400, TIMELINE_MAX) + 1) <= limit);
         }
         assert_eq!(
-            steps_for(limit * 2, 400),
+            steps_for(limit * 2, 400, TIMELINE_MAX),
             1,
             "then some are left out, and the answer says so"
         );

@@ -20,7 +20,7 @@ use super::answers::{
 };
 use super::described::{Shown, Word, query};
 use super::json::{FoundTask, amount, ms};
-use super::past::{PeriodQuery, rows};
+use super::past::{PeriodQuery, period, rows};
 use super::{Answer, ApiError, Parameters, bounded, id, look_at_job, parameters};
 use crate::http::App;
 use crate::query::listed;
@@ -332,7 +332,7 @@ pub(in crate::http) async fn history(
 ) -> Answer<History> {
     let asked = parameters(asked)?;
     let steps = bounded("steps", asked.steps, 200, 1..=HISTORY_STEPS_MAX)?;
-    let (from, to) = asked.checked()?;
+    let (from, to) = period(asked.from_ms, asked.to_ms)?;
     let width = ((to - from) / steps).max(1);
     let query = timeline::history(from, to, width);
     let (found, _) = rows(&app, query, HISTORY_ROWS_MAX).await?;

@@ -149,6 +149,7 @@ fn operations() -> Vec<Operation> {
         actions::pause_queue,
         actions::resume_queue,
         read::history,
+        costs::costs,
         past::ended,
         problems::problems,
         actions::acknowledge,
