@@ -1,4 +1,5 @@
 // Requests and the stream of events. The token stays in this tab and is never sent: see key.js.
+// A report contains the answers itself, and asks nobody.
 
 import { Key, StrangerError } from "../key.js";
 
@@ -7,8 +8,14 @@ const BASE = "/api/v1";
 const RETRY_MS_MAX = 5_000;
 const FELLOW_WAIT_MS = 1_000;
 
+/**
+ * The contents of a report; null on the page of a server. `notes` say what is left out.
+ * @type {{title: string, from_ms: number, to_ms: number, notes: string[], answers: Record<string, any>} | null}
+ */
+export const report = JSON.parse(document.querySelector("#recorded")?.textContent ?? "null");
+
 const fellows = new BroadcastChannel("hq-token");
-const kept = sessionStorage.getItem(TOKEN);
+const kept = report ? null : sessionStorage.getItem(TOKEN);
 let key = kept ? new Key(kept) : null;
 /** Another program has the port: no further request goes to it. */
 let isStranger = false;
@@ -33,6 +40,7 @@ function keep(text) {
 
 /** Finds the token in this tab, or in another tab of this server. Otherwise asks the user. */
 export async function ready() {
+  if (report) return;
   if (!key) {
     fellows.postMessage("ask");
     const until = performance.now() + FELLOW_WAIT_MS;
@@ -89,18 +97,36 @@ async function send(path, options = {}, isAgain = false) {
   return answer;
 }
 
+/** The answer in a report. Its lists are whole, so they are filtered here. @param {string} path @returns {any} */
+function recorded(path) {
+  const [place, query] = path.split("?");
+  const answer = report?.answers[place];
+  if (answer === undefined) throw new ApiError(404, "the report leaves this out");
+  const [list] = /(?:jobs|tasks)$/.exec(place) ?? [];
+  const asked = new URLSearchParams(query);
+  const [states, words] = [asked.get("state"), asked.get("q")?.toLowerCase()];
+  if (!list || !(states || words)) return structuredClone(answer);
+  const texts = ({ id, name, host, error, resources, params }) => [id, name, host, error, resources, ...Object.entries(params ?? {}).map((pair) => pair.join("="))];
+  const has = (row) => texts(row).some((text) => String(text ?? "").toLowerCase().includes(words ?? ""));
+  return { ...answer, [list]: answer[list].filter((row) => (!states || states.split(",").includes(row.state)) && (!words || has(row))) };
+}
+
 /** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
-export const get = async (path, signal) => (await send(path, { signal })).json();
+export const get = async (path, signal) => (report ? recorded(path) : (await send(path, { signal })).json());
 /** @param {string} path @returns {Promise<any>} */
 export const post = async (path) => (await send(path, { method: "POST" })).json();
 
 /**
- * Follows the events. `onEvents` gets `[{seq, event, at_ms}]`, `onState` "live", "away", "polling", "none" or
- * "stranger"; after "stranger" nothing follows. After an interruption it continues after
+ * Follows the events. `onEvents` gets `[{seq, event, at_ms}]`, `onState` "live", "away", "polling", "none",
+ * "stranger" or "report"; after the last two nothing follows. After an interruption it continues after
  * the last event; if that is too long ago, it calls `onGap`. Returns a function that
  * stops it.
  */
 export function follow(onEvents, onState, onGap) {
+  if (report) {
+    onState("report");
+    return () => {};
+  }
   const stop = new AbortController();
   /** @type {number | null} */
   let last = null;

@@ -1,7 +1,7 @@
 // Dialogs and short messages.
 
-import { ApiError, post } from "./api.js";
-import { find, h } from "./dom.js";
+import { ApiError, post, report } from "./api.js";
+import { find, h, show } from "./dom.js";
 import { count, number, plain } from "./format.js";
 import { state, touch } from "./live.js";
 
@@ -34,14 +34,16 @@ export function modal(props, ...content) {
 
 /** Why no action is possible at present; "" if actions are possible. */
 export function obstacle() {
+  if (report) return "this is a report";
   if (state.server?.is_read_only) return "this link is for reading only";
   if (state.link === "away") return "the server is away; this can be done when it is back";
   if (state.link === "stranger") return "this page is of a server that has ended";
   return "";
 }
 
-/** Enables a button if its action is possible and the server is reachable. */
+/** Enables a button if its action is possible and the server is reachable. A report has no actions. */
 export function allow(button, isPossible) {
+  if (report) show(button, false);
   const why = obstacle();
   button.disabled = !isPossible || why !== "";
   if (why) button.title = why;

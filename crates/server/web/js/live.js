@@ -39,7 +39,7 @@ export const state = {
   events: [],
   /** Sums over time. @type {Sample[]} */
   samples: [],
-  /** "live", "away", "polling", "none" or "stranger". */
+  /** "live", "away", "polling", "none", "stranger" or "report". */
   link: "away",
   hasStore: true,
   /** Time of the last sign of life of the server, by our clock; 0 = never. */
@@ -147,7 +147,7 @@ export function touch() {
 async function run(source) {
   if (state.link === "stranger") return;
   const now = performance.now();
-  if (source.isBusy || document.hidden || now < source.due) return;
+  if (source.isBusy || (document.hidden && !api.report) || now < source.due) return;
   const current = version(source);
   if (source.seen === current && now < source.due + STALE_MS - source.rest) return;
   source.isBusy = true;
@@ -292,6 +292,8 @@ export async function start() {
   keepFresh("server", async () => { state.server = await api.get("/server"); }, 30_000);
   keepFresh(...loaders.summary);
   keepFresh(...loaders.problems);
+  // Nothing changes any more.
+  if (api.report) return;
   setInterval(() => {
     // Without events, everything may have changed.
     if (state.link === "none" || state.link === "polling") {

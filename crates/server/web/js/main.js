@@ -1,12 +1,14 @@
 // The frame around the views: the current view, keys, theme, and whether the server is reachable.
 
+import { report } from "./api.js";
 import { forget } from "./colors.js";
 import { openPalette, showKeys } from "./commands.js";
 import { find, h, setAttribute, setText, show } from "./dom.js";
-import { compact, count, zoned } from "./format.js";
+import { compact, count, moment, plain, zoned } from "./format.js";
 import { onChange, redraw, start, state } from "./live.js";
 import { parts } from "./url.js";
 import { allocations } from "./views/allocations.js";
+import { costs } from "./views/costs.js";
 import { events } from "./views/events.js";
 import { graph } from "./views/graph.js";
 import { job } from "./views/job.js";
@@ -28,7 +30,10 @@ const VIEWS = [
   ["timeline", "Timeline", timeline],
   ["allocations", "Allocations", allocations],
   ["events", "Events", events],
+  ["costs", "Costs", costs],
 ];
+/** The view of an address without one. */
+const FIRST = report ? "costs" : "overview";
 const THEME = "hq-theme";
 
 const main = find("#main");
@@ -57,9 +62,8 @@ function make() {
     if (what === "graph") return ["jobs", () => graph(Number(id))];
     if (what === undefined) return ["jobs", () => job(Number(id))];
   }
-  if (name === undefined) return ["overview", overview];
-  const found = VIEWS.find(([known]) => known === name);
-  return found ? [name, found[2]] : ["", () => nothing(parts().join("/"))];
+  const found = VIEWS.find(([known]) => known === (name ?? FIRST));
+  return found ? [found[0], found[2]] : ["", () => nothing(parts().join("/"))];
 }
 
 function route() {
@@ -77,7 +81,7 @@ function route() {
   current = open();
   main.append(current.element);
   place = parts().join("/");
-  main.dataset.view = parts()[0] ?? "overview";
+  main.dataset.view = parts()[0] ?? FIRST;
   document.title = `${current.title} · hq`;
   scrollTo(0, 0);
   current.render();
@@ -86,12 +90,13 @@ function route() {
   if (!main.contains(document.activeElement)) main.focus({ preventScroll: true });
 }
 
-const LINKS = { stranger: "another server has this address now", live: "live", away: "server away, trying again", none: "live, without journal", polling: "live" };
+const LINKS = { stranger: "another server has this address now", live: "live", away: "server away, trying again", none: "live, without journal", polling: "live", report: "report" };
 
 function renderFrame() {
   setText(live, LINKS[state.link]);
   live.dataset.state = state.link;
-  if (state.server) setText(find("#server"), `${state.server.host} · ${state.server.version}${state.server.is_read_only ? " · read only" : ""}`);
+  if (report) setText(find("#server"), plain(report.title));
+  else if (state.server) setText(find("#server"), `${state.server.host} · ${state.server.version}${state.server.is_read_only ? " · read only" : ""}`);
   const isAway = state.link === "away" && state.answeredAt > 0;
   show(away, isAway || state.link === "stranger");
   setText(away, state.link === "stranger"
@@ -202,6 +207,10 @@ find(".skip").addEventListener("click", (event) => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(null));
 document.addEventListener("keydown", onKey);
 document.addEventListener("pointerdown", () => { delete document.documentElement.dataset.tab; });
+if (report) {
+  document.body.dataset.report = "";
+  document.body.append(h("footer", null, `Costs and charts: ${moment(report.from_ms)} to ${zoned(report.to_ms)}. Lists: the end of the journal. What is left out: ${report.notes.join("; ")}.`));
+}
 await start();
 onChange(renderFrame);
 // Also fires for "back" to an address that differs only in choices.

@@ -81,6 +81,8 @@ export class TimelineSource {
   isCovered() {
     const { loaded, window: { from, to, span } } = this;
     if (!loaded) return false;
+    // There is nothing more.
+    if (api.report) return true;
     if (loaded.steps) return performance.now() - loaded.at < loaded.rest && from >= loaded.from && span > (loaded.to - loaded.from) / 4;
     return from >= loaded.from && (to <= loaded.to || loaded.isLive);
   }

@@ -10,7 +10,7 @@ import { loaders, state } from "../live.js";
 import { explain, jobWord, starvation } from "../problems.js";
 import { LogTail } from "../tail.js";
 import { TaskTable } from "../tasks.js";
-import { absence, chip, copyButton, panel, typed, view } from "./view.js";
+import { absence, chip, copyButton, missing, panel, typed, view } from "./view.js";
 
 /** @typedef {import("../live.js").Schemas} Schemas */
 
@@ -143,7 +143,7 @@ export function job(id) {
     panel("All tasks, in the order of their ids", cells.element),
     panel("Run times", times),
     table.element);
-  const unknown = absence(`There is no job ${id}`, "It may have been forgotten, or it is of another server.", typed("hq job list --all"), h("p", null, h("a", { href: "#/jobs" }, "All jobs")));
+  const unknown = absence(...missing(`job ${id}`, "It may have been forgotten, or it is of another server."), typed("hq job list --all"), h("p", null, h("a", { href: "#/jobs" }, "All jobs")));
   const reading = h("div", { className: "reading", role: "status" }, h("h1", null, `Job ${id}`), h("p", { className: "muted" }, "Reading …"));
 
   return view({

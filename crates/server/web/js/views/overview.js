@@ -15,7 +15,7 @@ import { chip, emptiness, panel, view } from "./view.js";
 const RATE_MS = 10_000;
 /** Choices of the visible period, with their names in the address. @type {[string, string, number][]} */
 const SPANS = [["10min", "10 min", 600_000], ["1h", "1 h", 3_600_000], ["6h", "6 h", 21_600_000], ["24h", "24 h", 86_400_000], ["7d", "7 d", 604_800_000]];
-const STEPS = 120;
+export const STEPS = 120;
 /** Minimum visible period: a server that has just started has no past. */
 const SPAN_MIN_MS = 10_000;
 /** Units of one whole of a resource. */
@@ -65,6 +65,7 @@ export function overview() {
       return emptyHistory(from, to);
     });
     history = { ...answer, span: asked };
+    if (api.report) historyDue = Infinity;
     const took = performance.now() - begun;
     historyDue = performance.now() + Math.max(Math.min(HISTORY_MS, (to - from) / HISTORY_PART), HISTORY_FACTOR * took);
   }
@@ -81,6 +82,7 @@ export function overview() {
     const key = JSON.stringify([state.known.has("problems"), state.problemCount, state.isProblemCut, state.problems, obstacle(), state.summary?.workers.connected === 0]);
     const open = state.problems.filter(isOpen);
     const others = state.problems.filter((found) => !isOpen(found));
+    show(span, !api.report);
     rebuild(problems, key, () => (open.length > 0 ? [...open.map(problem), rest()] : healthy()));
     rebuild(quietList, key, () => others.map(problem));
     show(quiet, others.length > 0);

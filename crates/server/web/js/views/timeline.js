@@ -1,5 +1,6 @@
 // Workers and their tasks over time.
 
+import { report } from "../api.js";
 import { h, setText, show } from "../dom.js";
 import { count, duration, number, plain } from "../format.js";
 import { loaders, state } from "../live.js";
@@ -25,6 +26,7 @@ class ServerClock {
   now() {
     const { summary } = state;
     if (!summary) return Date.now();
+    if (report) return summary.now_ms;
     if (summary.now_ms !== this.#seenMs) [this.#seenAt, this.#seenMs] = [performance.now(), summary.now_ms];
     return summary.now_ms + (performance.now() - this.#seenAt);
   }
@@ -94,7 +96,7 @@ class Timeline {
   }
 
   fit() {
-    this.window.fit(this.source.loaded?.first ?? this.window.now() - 600_000);
+    this.window.fit(report?.from_ms ?? this.source.loaded?.first ?? this.window.now() - 600_000);
     this.moved();
   }
 
@@ -124,7 +126,7 @@ class Timeline {
     // A run that has just begun fills the picture.
     if (!this.isFitted && loaded) {
       this.isFitted = true;
-      if (loaded.first > this.window.from) this.window.fit(loaded.first);
+      if (report || loaded.first > this.window.from) this.window.fit(report?.from_ms ?? loaded.first);
     }
     if (!this.pointers.isHeld() && this.window.tick(this.canvas.clientWidth)) this.isDirty = true;
     this.source.tick(at);
@@ -155,7 +157,7 @@ class Timeline {
       const parts = [`${count(shown, "task")} on ${count(workers, "worker")} in ${duration(this.window.span)}`];
       if (failed) parts.push(`${number(failed)} failed`);
       if (canceled) parts.push(`${number(canceled)} canceled`);
-      return `${parts.join(", ")}${loaded.steps ? " · zoom in for single tasks" : ""}${loaded.isCut ? " · some workers are left out: there are too many" : ""}`;
+      return `${parts.join(", ")}${loaded.steps && !report ? " · zoom in for single tasks" : ""}${loaded.isCut ? " · some workers are left out: there are too many" : ""}`;
     };
     setText(this.figures, words());
     const isEmpty = loaded !== null && this.places?.order.length === 0;

@@ -1,5 +1,6 @@
 // Parts that all views share.
 
+import { report } from "../api.js";
 import { h } from "../dom.js";
 import { keepFresh } from "../live.js";
 
@@ -46,7 +47,8 @@ export function view({ title, element, render, fresh = [], parts = [], close, co
     title,
     element,
     render,
-    commands,
+    // A name with an ellipsis asks for confirmation, so it belongs to an action.
+    commands: () => (report ? commands().filter((one) => !one.name.endsWith("…")) : commands()),
     get list() {
       return listNow();
     },
@@ -115,6 +117,9 @@ export async function copy(text) {
 export function emptiness(sentence, ...commands) {
   return h("div", { className: "emptiness" }, h("p", null, sentence), commands.map((text) => typed(text)));
 }
+
+/** Why a job or a task cannot be shown: title and sentence. @param {string} what @param {string} sentence @returns {[string, string]} */
+export const missing = (what, sentence) => (report ? [`${what} is not in this report`, "The report has the details of the most expensive jobs, of the slowest tasks and of examples of failures."] : [`There is no ${what}`, sentence]);
 
 /** Replacement for a view that cannot be shown. @param {string} title @param {string} sentence @param {...Node} more */
 export function absence(title, sentence, ...more) {
