@@ -230,6 +230,24 @@ impl CoreHandle {
         (handle, events)
     }
 
+    /// Returns a handle that answers queries about a state which never changes, as of `now`. Other
+    /// requests are ignored. Must be called within a runtime.
+    pub(crate) fn of_recorded(state: ServerState, now: Now) -> Self {
+        let (handle, mut events) = Self::new();
+        tokio::spawn(async move {
+            while events.take().await {
+                while let Some(request) = events.next_request() {
+                    if let Event::Query(look) = request {
+                        let view = View { state: &state, now };
+                        let (QueryResult::Final(send) | QueryResult::Partial(send)) = look(&view);
+                        send();
+                    }
+                }
+            }
+        });
+        handle
+    }
+
     /// Returns the thread pool for long work of single clients.
     pub(crate) const fn blocking_pool(&self) -> &BlockingPool {
         &self.blocking_pool

@@ -12,6 +12,7 @@ mod figures;
 mod kept;
 mod packed;
 mod pages;
+mod report;
 mod revocable;
 mod secret;
 mod tokens;
@@ -37,6 +38,7 @@ use crate::request_shares::LOOKS;
 pub use api::{JobFormat, JobText, ReadJob};
 use auth::{Admission, Authenticator, SignedRequest};
 pub(crate) use door::{HttpControl, HttpControlRx, door, keep};
+pub use report::report;
 pub(crate) use secret::Token;
 pub(crate) use tokens::Tokens;
 
@@ -109,15 +111,8 @@ impl HttpServer {
     pub(crate) async fn run(self, parts: HttpParts) {
         // Event streams hold a handle to the core. They end when this sender is dropped.
         let (_alive, ended) = watch::channel(());
-        let app = Arc::new(App {
-            entrance: Authenticator::new(self.token, self.read_token, parts.tokens),
-            read_job: parts.read_job,
-            parts: parts.parts,
-            ended,
-            page_key: self.page_key,
-            kept: kept::ResponseCache::default(),
-            graphs: api::Graphs::default(),
-        });
+        let tokens = (self.token, self.read_token, self.page_key);
+        let app = Arc::new(App::new(parts, tokens, ended));
         connections::serve(self.listener, router(app)).await;
     }
 }
@@ -147,6 +142,22 @@ pub(crate) struct App {
 }
 
 impl App {
+    fn new(
+        parts: HttpParts,
+        (token, read_token, page_key): (Token, Token, Token),
+        ended: watch::Receiver<()>,
+    ) -> Self {
+        Self {
+            entrance: Authenticator::new(token, read_token, parts.tokens),
+            read_job: parts.read_job,
+            parts: parts.parts,
+            ended,
+            page_key,
+            kept: kept::ResponseCache::default(),
+            graphs: api::Graphs::default(),
+        }
+    }
+
     /// Returns the role of a request that contains a token or is signed with one. Its connection
     /// then counts toward the token, and no longer yields to other connections.
     ///

@@ -47,8 +47,9 @@ mod worker_link;
 
 pub use config::{Journal, RunError, ServerConfig, StartError, Stop};
 pub use embedded::{EmbeddedConfig, EmbeddedServer};
-pub use http::{JobFormat, JobText, ReadJob};
+pub use http::{JobFormat, JobText, ReadJob, report};
 pub use last_server::SilentServer;
 pub use notify::check_webhook;
 pub use query::answer_in_steps;
+pub use questions::ReadOutput;
 pub use server::Server;

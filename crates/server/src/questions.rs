@@ -4,7 +4,7 @@
 //! is gone or does not answer in time, because the output may be readable in another way.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hq_core::id::WorkerId;
@@ -20,10 +20,15 @@ const QUEUE_LEN: usize = 16;
 /// How long to wait for an answer, in addition to the requested wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Reads an output on this machine. May hang with its file system.
+pub type ReadOutput = fn(OutputRequest) -> worker::Output;
+
 /// The pending requests and the connections of workers.
 #[derive(Debug)]
 pub(crate) struct Questions {
     inner: Mutex<Inner>,
+    /// Answers in place of workers if it is set.
+    pub(crate) reader: OnceLock<ReadOutput>,
 }
 
 #[derive(Debug)]
@@ -53,6 +58,7 @@ impl Questions {
                 links: BTreeMap::new(),
                 waiting: BTreeMap::new(),
             }),
+            reader: OnceLock::new(),
         }
     }
 
@@ -98,6 +104,13 @@ impl Questions {
         worker: WorkerId,
         mut request: OutputRequest,
     ) -> Option<worker::Output> {
+        if let Some(&read) = self.reader.get() {
+            let reading = tokio::task::spawn_blocking(move || read(request));
+            return tokio::time::timeout(ANSWER_TIMEOUT, reading)
+                .await
+                .ok()?
+                .ok();
+        }
         let (answer, link) = {
             let mut inner = self.lock();
             let link = inner.links.get(&worker)?.requests.clone();

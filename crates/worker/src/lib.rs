@@ -40,6 +40,7 @@ pub use hq_core::worker_state::Interrupt;
 pub use launcher::serve_gpu_usage;
 pub use leftovers::end_leftovers;
 pub use output::attempt_name;
+pub use output_service::read_output;
 pub use registration::{RegisteredWorker, register};
 pub use relay::{Relay, RelayError, RelayOptions};
 pub use scratch_dir::ScratchDir;

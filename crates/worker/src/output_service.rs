@@ -94,13 +94,44 @@ impl OutputService {
     }
 }
 
+/// Reads the available bytes of an output on this machine, as its worker would. May hang with the
+/// file system.
+#[must_use]
+pub fn read_output(request: OutputRequest) -> worker::Output {
+    let mut reader = OutputReader::new(source(request.source));
+    let part = reader.read(place(request.from), OUTPUT_DATA_MAX as u64);
+    answer(request.id, part.map_err(|error| error.to_string()))
+}
+
+const fn place(from: ReadFrom) -> hq_stream::ReadFrom {
+    match from {
+        ReadFrom::Offset(offset) => hq_stream::ReadFrom::Offset(offset),
+        ReadFrom::LastLines(lines) => hq_stream::ReadFrom::LastLines(lines),
+    }
+}
+
+fn answer(id: u64, part: Result<hq_stream::Part, String>) -> worker::Output {
+    match part {
+        Ok(part) => worker::Output {
+            id,
+            offset: part.offset,
+            data: part.bytes.into(),
+            next: part.next,
+            size: part.size,
+            error: None,
+        },
+        Err(error) => worker::Output {
+            id,
+            error: Some(error),
+            ..worker::Output::default()
+        },
+    }
+}
+
 impl Shared {
     async fn answer(self: Arc<Self>, request: OutputRequest) -> worker::Output {
         let source = source(request.source);
-        let from = match request.from {
-            ReadFrom::Offset(offset) => hq_stream::ReadFrom::Offset(offset),
-            ReadFrom::LastLines(lines) => hq_stream::ReadFrom::LastLines(lines),
-        };
+        let from = place(request.from);
         let limit = Instant::now() + request.wait;
         let mut pause = PAUSE_MIN;
         loop {
@@ -108,23 +139,7 @@ impl Shared {
             let is_over = Instant::now() + pause > limit;
             match part {
                 Ok(part) if part.bytes.is_empty() && part.next == part.offset && !is_over => {}
-                Ok(part) => {
-                    return worker::Output {
-                        id: request.id,
-                        offset: part.offset,
-                        data: part.bytes.into(),
-                        next: part.next,
-                        size: part.size,
-                        error: None,
-                    };
-                }
-                Err(error) => {
-                    return worker::Output {
-                        id: request.id,
-                        error: Some(error),
-                        ..worker::Output::default()
-                    };
-                }
+                part => return answer(request.id, part),
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
