@@ -3,6 +3,7 @@
 
 use crate::harness::{Env, signal, wait_for};
 use crate::http::Site;
+use crate::web::{recorded, rendered};
 
 /// Holds 40 MiB of memory below a shell and keeps one cpu busy for six seconds.
 const SCRIPT: &str = "python3 -c '
@@ -71,9 +72,13 @@ fn what_a_task_used_over_time_is_shown_beside_what_it_asked_for() {
     let journal = env.server_dir().join("hq-current/state.db");
     let journal = journal.to_str().expect("a path");
     env.hq(&["journal", "report", journal, page]).ok();
-    let html = env.read("report.html");
-    assert!(html.contains("Memory over time"), "{html}");
-    assert!(html.contains(" of 200.00 MiB"), "{html}");
+    let costs = &recorded(&env.read("report.html"))["answers"]["/costs"];
+    let usage = &costs["slowest"][0]["usage"];
+    assert_eq!(usage["memory_asked_bytes"], 200 << 20, "{costs}");
+    if let Some(shown) = rendered(&env, "report.html", "costs") {
+        assert!(shown.contains("Memory over time"), "{shown}");
+        assert!(shown.contains(" of 200.0 MiB"), "{shown}");
+    }
 
     env.hq(&["job", "forget", &job]).ok();
     wait_for("its rows go with the job", || {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::harness::{Env, processes_with, skip, wait_for, wait_for_up_to};
 use crate::http::Site;
+use crate::web::rendered;
 
 /// Starts a server, and a worker with two GPUs of these names. Returns `None` if the library cannot
 /// be built here.
@@ -130,9 +131,11 @@ fn what_a_task_used_of_gpus_is_shown_beside_what_it_asked_for() {
     let journal = env.server_dir().join("hq-current/state.db");
     let journal = journal.display().to_string();
     env.hq(&["journal", "report", &journal, &page]).ok();
-    let html = env.read("report.html");
-    assert!(html.contains("GPU memory over time"), "{html}");
-    assert!(html.contains("up to 800.00 MiB of 16.00 GiB"), "{html}");
+    let Some(shown) = rendered(&env, "report.html", "costs") else {
+        return;
+    };
+    assert!(shown.contains("GPU memory over time"), "{shown}");
+    assert!(shown.contains("up to 800.0 MiB of 16.0 GiB"), "{shown}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use crate::dashboard::Screen;
 use crate::harness::{Env, wait_for};
 use crate::http::Site;
+use crate::web::recorded;
 
 /// A server whose Slurm rejects every job, with a queue and tasks that need it.
 fn starving() -> Env {
@@ -74,9 +75,11 @@ fn a_report_names_the_queue_that_starves() {
     assert_eq!(env.wait_exit("server"), Some(0));
     let journal = "server/001/state.db";
     env.hq(&["journal", "report", journal, "run.html"]).ok();
-    let page = env.read("run.html");
-    let wanted = "Starving queue 1 gpu: gets no allocations: sbatch: error: invalid partition specified: gpux";
-    assert!(page.contains(wanted), "{page}");
+    let problems = &recorded(&env.read("run.html"))["answers"]["/problems"]["problems"];
+    let wanted = "gets no allocations: sbatch: error: invalid partition specified: gpux";
+    let list = problems.as_array().expect("a list");
+    let is_named = list.iter().any(|problem| problem["text"] == wanted);
+    assert!(is_named, "{problems}");
     // The problem is also shown when the dashboard reads a journal.
     let mut screen = Screen::start(&env, &["dashboard", "--journal", journal]);
     screen.shows(&["Starving queue 1 gpu: gets no allocations"]);

@@ -156,6 +156,37 @@ fn browser() -> Result<String, String> {
     Ok(python)
 }
 
+/// Returns what a report contains: its notes, and the answers of `/api/v1` by path.
+pub(crate) fn recorded(page: &str) -> serde_json::Value {
+    let begin = "<script id=\"recorded\" type=\"application/json\">";
+    let (_, rest) = page.split_once(begin).expect("the data of a report");
+    let (text, _) = rest.split_once("</script>").expect("their end");
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// Returns a view of a report in a browser without network, as markup. `None` without a browser.
+pub(crate) fn rendered(env: &Env, page: &str, view: &str) -> Option<String> {
+    let chromium = std::env::var("HQ_CHROMIUM").unwrap_or_else(|_| "chromium".to_owned());
+    if !works(Command::new(&chromium).arg("--version")) {
+        skip(&format!("there is no `{chromium}`; HQ_CHROMIUM names one"));
+        return None;
+    }
+    let mut command = Command::new(chromium);
+    command
+        .args(["--headless", "--disable-gpu", "--virtual-time-budget=20000"])
+        .arg(format!("--user-data-dir={}", env.path("browser").display()))
+        .arg("--proxy-server=127.0.0.1:9")
+        .args(["--dump-dom"])
+        .arg(format!("file://{}#/{view}", env.path(page).display()));
+    if rustix::process::geteuid().is_root() {
+        command.arg("--no-sandbox");
+    }
+    let out = command.output().expect("it can be run");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let shown = text.split_once("<main").map(|(_, main)| main.to_owned());
+    Some(shown.unwrap_or_else(|| panic!("{text}\n{}", String::from_utf8_lossy(&out.stderr))))
+}
+
 /// Runs a program that must succeed. Returns its output.
 #[track_caller]
 fn run(command: &mut Command, env: &Env) -> String {

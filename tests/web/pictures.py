@@ -187,19 +187,19 @@ def shoot_terminal(page, run, folder, is_quick):
         terminal.end()
 
 
-# The first headings of the pictures of the report.
-PARTS = [("wrong", "Run of"), ("jobs", "Jobs")]
+# The headings at the top of the pictures of the report.
+PARTS = [("costs", "Costs"), ("jobs", "Jobs by cost")]
 
 
 def shoot_report(page, run, folder, is_quick):
     run.hq("journal", "report", "run.db", "run.html")
     page.goto((run.folder / "run.html").as_uri())
     for name, heading in PARTS:
-        box = page.locator("h1, h2", has_text=re.compile(f"^{heading}")).bounding_box()
+        page.locator("h1, h2", has_text=re.compile(f"^{heading}")).evaluate("heading => heading.parentElement.scrollIntoView()")
         for theme in ("light",) if is_quick else ("light", "dark"):
             page.emulate_media(color_scheme=theme)
-            clip = {"x": 90, "y": box["y"] - 20, "width": 1020, "height": 640}
-            save(page.screenshot(full_page=True, clip=clip), folder / f"{name}{'' if theme == 'light' else '-dark'}.png")
+            page.wait_for_timeout(50 if is_quick else 700)
+            save(page.screenshot(), folder / f"{name}{'' if theme == 'light' else '-dark'}.png")
 
 
 def main():

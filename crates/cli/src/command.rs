@@ -8,6 +8,7 @@ use std::io::IsTerminal as _;
 
 use hq_protocol::access::ServerDir;
 use hq_protocol::client::TaskPage;
+use tokio::runtime::Runtime;
 
 use crate::args::Command;
 use crate::args::deferred::Deferred;
@@ -23,6 +24,7 @@ use crate::error::{CliError, CliResult};
 use crate::logging::{self, Role};
 use crate::output::console::{self, Console};
 use crate::output::{Look, Output, View};
+use crate::runtime;
 
 mod alloc;
 mod bridge;
@@ -202,7 +204,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Status => as_client(status::status(context)),
         Command::Problems(Deferred(args)) => as_client(status::problems(args, context)),
         Command::Query(Deferred(args)) => as_client(journal::query(args, context)),
-        Command::Report(Deferred(args)) => as_client(journal::report_last(args, context)),
+        Command::Report(Deferred(args)) => with_threads(journal::report_last(args, context)),
         Command::Doctor {
             command: Some(Deferred(DoctorCommand::Net)),
         } => as_client(doctor::net(context)),
@@ -262,7 +264,7 @@ fn run_journal(command: JournalCommand, context: &mut Context) -> CliResult<()> 
     match command {
         JournalCommand::Export(args) => journal::export(&args, context),
         JournalCommand::Check(args) => journal::check(&args, context),
-        JournalCommand::Report(args) => as_client(journal::report(args, context)),
+        JournalCommand::Report(args) => with_threads(journal::report(args, context)),
         JournalCommand::Replay(args) => as_client(journal::stream(args, false, context)),
         JournalCommand::Stream(args) => as_client(journal::stream(args, true, context)),
         JournalCommand::Prune => as_client(journal::prune(context)),
@@ -309,9 +311,17 @@ async fn run_task(command: TaskCommand, context: &mut Context) -> CliResult<()> 
 
 /// Runs a client on the calling thread.
 fn as_client(command: impl Future<Output = CliResult<()>>) -> CliResult<()> {
-    let runtime = crate::runtime::of_client()?;
+    run_on(runtime::of_client()?, command)
+}
+
+/// Runs a command that also reads files on other threads.
+fn with_threads(command: impl Future<Output = CliResult<()>>) -> CliResult<()> {
+    run_on(runtime::on_this_thread()?, command)
+}
+
+fn run_on(runtime: Runtime, command: impl Future<Output = CliResult<()>>) -> CliResult<()> {
     let result = runtime.block_on(command);
-    // A pending name lookup must not delay the exit.
+    // A pending name lookup, or a file system that hangs, must not delay the exit.
     runtime.shutdown_background();
     result
 }

@@ -23,7 +23,6 @@ mod memory;
 mod output;
 mod pages;
 mod parse;
-mod report;
 mod runtime;
 mod script_system;
 mod signals;

@@ -22,9 +22,9 @@ use crate::client::{ServerInfo, access_error};
 use crate::error::{Caused as _, CliError, CliResult, exit};
 use crate::output::json::write_value;
 use crate::output::write_plain;
-use crate::report::{gather, page};
 use crate::source::journal::JournalFile;
 use crate::submit::read_stdin;
+use crate::version::VERSION;
 
 fn store_error(error: &StoreError) -> CliError {
     let error = CliError::new(error.to_string());
@@ -183,8 +183,11 @@ async fn write_report(
         )
         .with_help("both are durations since the start of the server, such as `--start-time 30m`"));
     }
-    let report = gather::gather(&mut file, title(journal), (from, to)).await?;
-    replace_file(output, page::render(&report).as_bytes()).map_err(|e| {
+    let read_output = hq_worker::read_output;
+    let title = title(journal);
+    let page = hq_server::report(journal, &title, VERSION, (from, to), read_output);
+    let page = page.await.map_err(CliError::new)?;
+    replace_file(output, page.as_bytes()).map_err(|e| {
         CliError::caused(
             format!("Cannot write the report to `{}`", output.display()),
             &e,

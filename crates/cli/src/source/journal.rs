@@ -76,7 +76,7 @@ impl JournalFile {
         let jobs = self.jobs(at_ns).await?;
         let last = jobs.last().map_or(0, |job| job.id);
         if last > self.requests.0 {
-            self.requests = (last, self.requests(None).await?);
+            self.requests = (last, self.requests().await?);
         }
         Ok(Snapshot {
             now_ns: at_ns,
@@ -85,10 +85,9 @@ impl JournalFile {
         })
     }
 
-    /// Returns the requests of the given jobs of the journal, or of all jobs if `None`.
-    pub(crate) async fn requests(&mut self, jobs: Option<&[u32]>) -> CliResult<Requests> {
+    async fn requests(&mut self) -> CliResult<Requests> {
         let mut found = Requests::new();
-        for row in self.ask(run::requests(jobs)).await? {
+        for row in self.ask(run::requests()).await? {
             let amounts = found.entry((row.job, row.variant)).or_default();
             amounts.insert(clean(&row.resource), row.units);
         }
@@ -259,7 +258,7 @@ fn take(worker: &mut WorkerInfo, request: Option<&BTreeMap<String, Option<u64>>>
 }
 
 /// Returns the resources from a worker's configuration in an event.
-pub(crate) fn resources(config: &Value) -> Vec<ResourceItem> {
+fn resources(config: &Value) -> Vec<ResourceItem> {
     let items = config
         .pointer("/resources/resources")
         .and_then(Value::as_array);

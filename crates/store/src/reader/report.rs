@@ -289,15 +289,6 @@ pub fn slowest(period: Period, tasks_max: u32) -> Query<SlowRow> {
     })
 }
 
-/// Selects whether the file has GPU curves, in one row. There is no row if the file has no usage
-/// curves at all: files of early releases lack that table.
-#[must_use]
-pub fn has_curves() -> Query<bool> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'gpu_curve_data') \
-               FROM sqlite_master WHERE type = 'table' AND name = 'curve_data'";
-    Query::new(sql, &[], |row| row.int(0) != 0)
-}
-
 /// The resource usage of a task over time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CurveRow {
@@ -311,7 +302,7 @@ pub struct CurveRow {
 
 /// Selects the curves of instances, which are given by job, task and instance number.
 #[must_use]
-pub fn curves(instances: &[(u32, u32, u32)], has_gpus: bool) -> Query<CurveRow> {
+pub fn curves(instances: &[(u32, u32, u32)]) -> Query<CurveRow> {
     let instances = instances.iter();
     let list: Vec<String> = instances
         .map(|(job, task, instance)| format!("({job}, {task}, {instance})"))
@@ -322,18 +313,11 @@ pub fn curves(instances: &[(u32, u32, u32)], has_gpus: bool) -> Query<CurveRow> 
     } else {
         format!("VALUES {}", list.join(", "))
     };
-    // Files of early releases have no table for GPU curves.
-    let (gpus, join) = if has_gpus {
-        let gpus = "g.busy_peak_milli, g.memory_peak_kib, asked_units, memory_of_devices_kib, is_memory_of_devices, \
-                    hex(busy), hex(g.memory)";
-        let join = "LEFT JOIN gpu_curve_data g USING (job, task, instance, worker)";
-        (gpus, join)
-    } else {
-        ("NULL, NULL, NULL, NULL, NULL, NULL, NULL", "")
-    };
     let sql = format!(
         "SELECT c.job, c.task, spacing_ms, c.memory_peak_kib, cpu_peak_milli, memory_asked_kib, is_memory_limit, \
-         cpu_asked_units, hex(c.memory), hex(cpu), {gpus} FROM curve_data c {join} \
+         cpu_asked_units, hex(c.memory), hex(cpu), g.busy_peak_milli, g.memory_peak_kib, asked_units, \
+         memory_of_devices_kib, is_memory_of_devices, hex(busy), hex(g.memory) \
+         FROM curve_data c LEFT JOIN gpu_curve_data g USING (job, task, instance, worker) \
          WHERE (c.job, c.task, c.instance) IN ({list})"
     );
     Query::new(&sql, &[], |row| CurveRow {

@@ -256,20 +256,13 @@ pub struct RequestRow {
     pub units: Option<u64>,
 }
 
-/// Selects the requests of jobs; `None` stands for all jobs. The journal does not record the
-/// requests of graphs.
+/// Selects the requests of all jobs. The journal does not record the requests of graphs.
 #[must_use]
-pub fn requests(jobs: Option<&[u32]>) -> Query<RequestRow> {
-    let which = jobs.map_or(String::new(), |jobs| {
-        let ids: Vec<String> = jobs.iter().map(u32::to_string).collect();
-        format!(" AND e.job IN ({})", ids.join(", "))
-    });
-    let sql = format!(
-        "SELECT e.job, v.key, json_extract(r.value, '$.resource'), json_extract(r.value, '$.policy') \
+pub fn requests() -> Query<RequestRow> {
+    let sql = "SELECT e.job, v.key, json_extract(r.value, '$.resource'), json_extract(r.value, '$.policy') \
          FROM event_log e, json_each(json_extract(e.data, '$.submit_desc.task_desc.resources.variants')) v, \
-         json_each(json_extract(v.value, '$.resources')) r WHERE e.type = 'job-created'{which}"
-    );
-    Query::new(&sql, &[], |row| RequestRow {
+         json_each(json_extract(v.value, '$.resources')) r WHERE e.type = 'job-created'";
+    Query::new(sql, &[], |row| RequestRow {
         job: row.small(0),
         variant: row.small(1),
         resource: row.owned(2).unwrap_or_default(),
@@ -440,33 +433,6 @@ pub fn queues() -> Query<QueueRow> {
         id: row.small(0),
         record: row.bytes(1).map(Vec::from),
     })
-}
-
-/// The maximum size in bytes of a submit that is read to find a task's output. In a larger submit,
-/// each task has its own template.
-const SPEC_BYTES_MAX: u32 = 4 << 20;
-
-/// Selects the submits of a job, as `Submit` messages of the client protocol.
-#[must_use]
-pub fn submits(job: u32) -> Query<Option<Vec<u8>>> {
-    let sql = format!(
-        "SELECT spec FROM submit_data WHERE job = {job} AND length(spec) <= {SPEC_BYTES_MAX} ORDER BY number LIMIT 100"
-    );
-    Query::new(&sql, &[], |row| row.bytes(0).map(Vec::from))
-}
-
-/// Selects the last instance of a started task.
-#[must_use]
-pub fn instance(job: u32, task: u32) -> Query<u32> {
-    let sql = format!("SELECT instance FROM task_data WHERE job = {job} AND task = {task}");
-    Query::new(&sql, &[], |row| row.small(0))
-}
-
-/// Selects the uid of the server that writes or wrote the file.
-#[must_use]
-pub fn server_uid() -> Query<String> {
-    let sql = "SELECT value FROM meta WHERE key = 'server_uid'";
-    Query::new(sql, &[], |row| row.owned(0).unwrap_or_default())
 }
 
 /// An allocation.

@@ -210,7 +210,7 @@ async fn jobs(app: &App, period: Period) -> Result<Vec<JobCost>, ApiError> {
 async fn slowest(app: &App, period: Period) -> Result<Vec<SlowTask>, ApiError> {
     let found = all(app, figures::slowest(period, SLOWEST_MAX)).await?;
     let instances = found.iter().map(|row| (row.job, row.task, row.instance));
-    let curves = all(app, figures::curves(&instances.collect::<Vec<_>>(), true)).await?;
+    let curves = all(app, figures::curves(&instances.collect::<Vec<_>>())).await?;
     let tasks = found.iter().map(|row| {
         let mut curves = curves.iter();
         let curve = curves.find(|curve| (curve.job, curve.task) == (row.job, row.task));
