@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::harness::{Env, wait_for};
+use crate::harness::{Env, signal, wait_for};
 use crate::web::{recorded, rendered};
 
 /// A dashboard and the screen that it draws on.
@@ -615,4 +615,39 @@ fn a_journal_becomes_a_page() {
     env.hq(&["journal", "report", "run.db", "no/such/x.html"])
         .exits_with(1)
         .says("Cannot write the report");
+}
+
+#[test]
+fn a_report_of_a_stopped_server_names_lost_workers_and_what_none_offered() {
+    let mut env = Env::new();
+    env.start_server_with(&["--journal=run.db"]);
+    env.start_worker(2);
+    let killed = env.start_worker(1);
+    env.submit(&["--name=greedy", "--cpus=99", "--", "true"]);
+    signal(killed, "KILL");
+    env.wait_exit_of(killed);
+    wait_for("the worker is lost", || {
+        let workers = env.json(&["worker", "list", "--all"]);
+        let ended = |worker: &serde_json::Value| worker["ended"].is_object();
+        match workers.as_array().expect("a list").iter().any(ended) {
+            true => Ok(()),
+            false => Err(workers.to_string()),
+        }
+    });
+    env.hq(&["server", "stop"]).ok();
+    assert_eq!(env.wait_exit("server"), Some(0));
+    env.hq(&["journal", "report", "run.db", "run.html"]).ok();
+    let answers = recorded(&env.read("run.html"))["answers"].take();
+    let problems = &answers["/problems"]["problems"];
+    let found = problems.as_array().expect("a list").iter();
+    let found: Vec<_> = found.map(|one| (&one["kind"], &one["text"])).collect();
+    let lacks = "its waiting task does not run: it asks for 99 cpus, no worker has more than 2";
+    let lost = "its connection broke, or it sent no heartbeat";
+    assert_eq!(found.len(), 2, "{problems}");
+    assert_eq!(found[0], (&"lost-workers".into(), &lost.into()));
+    assert_eq!(found[1], (&"starving-job".into(), &lacks.into()));
+    let workers = &answers["/workers"]["workers"];
+    let states = workers.as_array().expect("a list").iter();
+    let states: Vec<_> = states.map(|worker| &worker["state"]).collect();
+    assert_eq!(states, ["stopped", "connection-lost"], "{workers}");
 }

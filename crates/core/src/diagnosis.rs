@@ -732,8 +732,8 @@ fn starving_jobs(facts: &Facts<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for job in facts.jobs.iter().filter(|job| job.is_starving()) {
         let why = match known.get(&job.id) {
-            _ if !has_worker => "there is no worker".to_owned(),
             Some(why) => (*why).to_owned(),
+            None if !has_worker => "there is no worker".to_owned(),
             None if facts.obstacles.is_none() && is_idle => {
                 format!("see `hq task explain {}.TASK`", job.id)
             }

@@ -377,6 +377,13 @@ impl ServerState {
         self.workers.ended()
     }
 
+    /// Returns the workers that waiting tasks are compared with: the live ones, or if a state that
+    /// is only read has none, the ended ones.
+    #[must_use]
+    pub fn comparable_workers(&self) -> &BTreeMap<WorkerId, Worker> {
+        self.workers.comparable()
+    }
+
     /// Returns the number of workers that have ended in this run of the server, by reason.
     #[must_use]
     pub const fn ended_counts(&self) -> &BTreeMap<LostReason, u64> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hq_core::growth::Scale;
 use hq_core::id::{InstanceId, JobId, QueueId, TaskId, TaskKey, WorkerId};
-use hq_core::outcome::{Outcome, Usage};
+use hq_core::outcome::{LostReason, Outcome, Usage};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::server_state::{
     JobRecord, NoticeKey, NoticeOutcome, ServerState, StoredNodes, StoredTask, StoredWorker,
@@ -57,13 +57,13 @@ pub(crate) fn is_used(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(has_uid || connection.query_row(sql, [], |row| row.get(0))?)
 }
 
-/// Restores the state. `awaits_all` expects all connected workers back, so that their tasks still
-/// run.
+/// Restores the state. With `is_record`, it shows the end of a journal: ended workers are kept, and
+/// all connected workers are expected back, so that their tasks still run.
 pub(crate) fn load(
     connection: &Connection,
     uid: &str,
     now: Now,
-    awaits_all: bool,
+    is_record: bool,
 ) -> rusqlite::Result<Loaded> {
     let mut loaded = Loaded {
         state: ServerState::new(uid),
@@ -94,7 +94,7 @@ pub(crate) fn load(
     load_submits(connection, &mut loaded)?;
     load_repeated(connection, &mut loaded)?;
     load_first_instances(connection, &mut loaded)?;
-    load_workers(connection, &mut loaded, now, awaits_all)?;
+    load_workers(connection, &mut loaded, now, is_record)?;
     // This must precede the loading of tasks, because their grants decide whether they are resumed
     // or queued.
     load_grown(connection, &mut loaded)?;
@@ -123,9 +123,9 @@ fn load_workers(
     connection: &Connection,
     loaded: &mut Loaded,
     now: Now,
-    awaits_all: bool,
+    is_record: bool,
 ) -> rusqlite::Result<()> {
-    let sql = "SELECT id, hostname, started_unix_ns, ended_unix_ns IS NOT NULL, registration \
+    let sql = "SELECT id, hostname, started_unix_ns, ended_unix_ns, registration, reason \
                FROM worker_data";
     each(connection, sql, |row| {
         let id = WorkerId(row.get(0)?);
@@ -133,21 +133,32 @@ fn load_workers(
         // Ended workers are also restored, because results refer to their hosts for as long as they
         // are kept.
         loaded.state.restore_worker(id, hostname.into());
-        if row.get(3)? {
+        let ended = row.get::<_, Option<i64>>(3)?.map(Timestamp);
+        if ended.is_some() && !is_record {
             return Ok(());
         }
+        let started = Timestamp(row.get(2)?);
         let registration: Option<Vec<u8>> = row.get(4)?;
         let config = registration.and_then(|bytes| encode::registration_of(&bytes));
-        let started = Timestamp(row.get(2)?);
-        let is_awaited = config.is_some_and(|mut config| {
-            if awaits_all {
-                config.on_server_lost = OnServerLost::Reconnect;
+        let stored = config.map(|config| StoredWorker {
+            id,
+            config,
+            started,
+        });
+        if let Some(at) = ended {
+            let reason: Option<String> = row.get(5)?;
+            // Other workers ended with their server.
+            let reason = reason.and_then(|name| LostReason::from_name(&name));
+            let end = (at, reason.unwrap_or(LostReason::Stopped));
+            if let Some(stored) = stored {
+                loaded.state.restore_ended_worker(now, stored, end);
             }
-            let stored = StoredWorker {
-                id,
-                config,
-                started,
-            };
+            return Ok(());
+        }
+        let is_awaited = stored.is_some_and(|mut stored| {
+            if is_record {
+                stored.config.on_server_lost = OnServerLost::Reconnect;
+            }
             loaded.state.restore_connected_worker(now, stored)
         });
         if !is_awaited {
@@ -175,8 +186,7 @@ pub(crate) fn note_gone(
 ) -> rusqlite::Result<()> {
     for worker in workers {
         connection.execute(
-            "UPDATE worker_data SET ended_unix_ns = ?, reason = 'ServerLost', \
-             registration = NULL WHERE id = ?",
+            "UPDATE worker_data SET ended_unix_ns = ?, reason = 'ServerLost' WHERE id = ?",
             params![at.0, worker.as_u32()],
         )?;
     }

@@ -11,6 +11,7 @@ use super::{Ctx, ServerState, SubmitKey};
 use crate::bug;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::{Held, Job, SubmitAt, TaskAt};
+use crate::outcome::LostReason;
 use crate::range::IdArray;
 use crate::task::{Attempt, Phase, StoredTask, TaskEnd, TaskState};
 use crate::template::{SubmitSpec, SubmitTarget};
@@ -82,12 +83,28 @@ impl ServerState {
         if stored.config.on_server_lost == OnServerLost::Stop {
             return false;
         }
-        let offers = self.dispatcher.offers(&stored.config.resources);
-        let config = Arc::new(stored.config);
-        let worker = Worker::restored(stored.id, config, offers, now, stored.started);
+        let worker = self.stored_worker(now, stored);
         self.dispatcher.add_worker(&worker);
         self.workers.add_awaited(worker);
         true
+    }
+
+    /// Restores a worker that ended. This state is only read: waiting tasks are compared with such
+    /// workers if no worker is live.
+    pub fn restore_ended_worker(
+        &mut self,
+        now: Now,
+        stored: StoredWorker,
+        (at, reason): (Timestamp, LostReason),
+    ) {
+        let worker = self.stored_worker(now, stored);
+        self.workers.add_ended(worker, at, reason);
+    }
+
+    fn stored_worker(&mut self, now: Now, stored: StoredWorker) -> Worker {
+        let offers = self.dispatcher.offers(&stored.config.resources);
+        let config = Arc::new(stored.config);
+        Worker::restored(stored.id, config, offers, now, stored.started)
     }
 
     /// Adds a job without tasks.

@@ -27,6 +27,8 @@ pub struct Workers {
     /// The workers that ended recently. Earlier ones are reduced to their host names and a count.
     ended: BTreeMap<WorkerId, Worker>,
     ended_counts: BTreeMap<LostReason, u64>,
+    /// Whether ended workers of earlier runs were restored, so that the state is only read.
+    is_record: bool,
     last_lost: Option<WorkerId>,
     /// The host names of workers of earlier server runs, and of workers that ended long ago.
     former_hosts: BTreeMap<WorkerId, Box<str>>,
@@ -77,6 +79,16 @@ impl Workers {
     #[must_use]
     pub const fn ended(&self) -> &BTreeMap<WorkerId, Worker> {
         &self.ended
+    }
+
+    /// Returns the workers that waiting tasks are compared with: the live ones, or if a state that
+    /// is only read has none, the ended ones.
+    #[must_use]
+    pub fn comparable(&self) -> &BTreeMap<WorkerId, Worker> {
+        if self.is_record && self.live.is_empty() {
+            return &self.ended;
+        }
+        &self.live
     }
 
     /// Returns the number of ended workers of this server run, by reason.
@@ -184,6 +196,14 @@ impl Workers {
     pub(crate) fn add_awaited(&mut self, worker: Worker) {
         self.awaited.insert(worker.id);
         self.add(worker);
+    }
+
+    /// Adds a worker that ended. The state is only read from now on.
+    pub(crate) fn add_ended(&mut self, worker: Worker, at: Timestamp, reason: LostReason) {
+        let id = worker.id;
+        self.is_record = true;
+        self.add(worker);
+        self.lose(id, at, reason);
     }
 
     /// Changes a live worker's connection state and updates the table of deadlines. Returns `None`

@@ -275,7 +275,7 @@ impl PartialQuery {
         let after = workers.last().map_or(after, |row| WorkerId(row.worker));
         if view
             .state
-            .workers()
+            .comparable_workers()
             .range(WorkerId(after.0.saturating_add(1))..)
             .next()
             .is_some()

@@ -244,10 +244,11 @@ fn explain_workers(
     (after, most, until_able): (WorkerId, usize, bool),
     place: TaskPlace,
 ) -> Vec<client::WorkerExplanation> {
-    let groups = Groups::of(view.state.workers().values());
+    let all = view.state.comparable_workers();
+    let groups = Groups::of(all.values());
     let behind = (Bound::Excluded(after), Bound::Unbounded);
     let mut workers = Vec::new();
-    for (_, worker) in view.state.workers().range(behind).take(most) {
+    for (_, worker) in all.range(behind).take(most) {
         let is_sent = place.sent_to == Some(worker.id.as_u32());
         let is_possible = is_sent || place.sent_to.is_none();
         let waiting_key = place.waiting_key.filter(|_| is_possible);

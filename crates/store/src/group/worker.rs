@@ -55,9 +55,8 @@ impl Group<'_> {
         worker: WorkerId,
         reason: LostReason,
     ) -> rusqlite::Result<()> {
-        // The next server does not wait for a worker without a registration.
         self.run(
-            "UPDATE worker_data SET ended_unix_ns = ?, reason = ?, registration = NULL WHERE id = ?",
+            "UPDATE worker_data SET ended_unix_ns = ?, reason = ? WHERE id = ?",
             params![at.0, reason.name(), worker.as_u32()],
         )?;
         // The next server does not wait for this worker, so its draining ends here.

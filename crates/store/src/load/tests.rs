@@ -342,3 +342,29 @@ fn a_store_was_used_if_it_has_the_uid_of_a_server_or_a_job() {
     let without_uid = stored(&[change(submitted(JobId(1), &ids))]);
     assert!(is_used(&without_uid).expect("tables"), "the uid was lost");
 }
+
+#[test]
+fn an_ended_worker_is_kept_only_for_reading() {
+    let config = hq_core::testing::worker_config(4).into();
+    let connected = ChangeKind::WorkerConnected {
+        worker: WORKER,
+        config,
+    };
+    let lost = ChangeKind::WorkerLost {
+        worker: WORKER,
+        reason: LostReason::HeartbeatLost,
+    };
+    let connection = stored(&[change(connected), change(lost)]);
+    let loaded = |is_record| load(&connection, "TestUid", NOW, is_record).expect("rows");
+    // Without a uid or a job, the store counts as unused.
+    let uid = "INSERT INTO meta VALUES ('server_uid', 'TestUid')";
+    connection.execute(uid, []).expect("a table");
+    let next = loaded(false).state;
+    assert!(next.ended_workers().is_empty() && next.comparable_workers().is_empty());
+    let read = loaded(true).state;
+    assert_eq!(read.last_lost(), Some(WORKER));
+    assert_eq!(read.ended_counts()[&LostReason::HeartbeatLost], 1);
+    assert!(read.workers().is_empty());
+    let end = Some((NOW.wall, LostReason::HeartbeatLost));
+    assert_eq!(read.comparable_workers()[&WORKER].ended(), end);
+}

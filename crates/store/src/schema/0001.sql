@@ -100,7 +100,7 @@ CREATE TABLE worker_data (
     ended_unix_ns INTEGER,
     reason TEXT,
     config TEXT NOT NULL,
-    -- The registration message of the worker protocol, as long as the worker is not lost.
+    -- The registration message of the worker protocol.
     registration BLOB
 );
 
