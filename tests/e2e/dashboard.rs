@@ -548,7 +548,10 @@ const VIEWS: &[(&str, &[&str])] = &[
     ),
     (
         "overview",
-        &["None of 7 waiting tasks runs: they ask for 99 cpus, no worker has more than 2"],
+        &[
+            "None of 7 waiting tasks runs: they ask for 99 cpus, no worker has more than 2",
+            "A recording of a journal. Costs and charts: ",
+        ],
     ),
     ("jobs", &["2 of 2 jobs", "0 of 7", "30 of 30"]),
     (

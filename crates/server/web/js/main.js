@@ -90,7 +90,7 @@ function route() {
   if (!main.contains(document.activeElement)) main.focus({ preventScroll: true });
 }
 
-const LINKS = { stranger: "another server has this address now", live: "live", away: "server away, trying again", none: "live, without journal", polling: "live", report: "report" };
+const LINKS = { stranger: "another server has this address now", live: "live", away: "server away, trying again", none: "live, without journal", polling: "live", report: report && `recorded until ${zoned(report.to_ms)}` };
 
 function renderFrame() {
   setText(live, LINKS[state.link]);
@@ -209,7 +209,7 @@ document.addEventListener("keydown", onKey);
 document.addEventListener("pointerdown", () => { delete document.documentElement.dataset.tab; });
 if (report) {
   document.body.dataset.report = "";
-  document.body.append(h("footer", null, `Costs and charts: ${moment(report.from_ms)} to ${zoned(report.to_ms)}. Lists: the end of the journal. What is left out: ${report.notes.join("; ")}.`));
+  document.body.append(h("footer", null, `A recording of a journal. Costs and charts: ${moment(report.from_ms)} to ${zoned(report.to_ms)}. Lists: the end of the journal. What is left out: ${report.notes.join("; ")}.`));
 }
 await start();
 onChange(renderFrame);
