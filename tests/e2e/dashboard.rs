@@ -568,7 +568,7 @@ const VIEWS: &[(&str, &[&str])] = &[
     ("events", &["worker connected"]),
     (
         "job/2/task/999",
-        &["task 999 of job 2 is not in this report"],
+        &["task 999 in job 2 is not in this report"],
     ),
 ];
 

@@ -94,13 +94,12 @@ mod tests {
     use crate::testing::{NOW, add_job, started};
 
     #[test]
-    fn a_journal_is_read_while_its_server_writes_and_is_not_changed() {
+    fn a_journal_is_read_while_its_server_writes() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("run.db");
         let mut handle = started(Store::open(&path).expect("a fresh file"));
         add_job(&mut handle, JobId(1), 5, true);
         handle.client().flush().expect("it is stored");
-        let before = std::fs::read(&path).expect("the file");
         let (client, loaded) = StoreClient::of_journal(&path, NOW).expect("a journal");
         let job = &loaded.state.jobs()[&JobId(1)];
         assert_eq!(job.counts().finished, 5);
@@ -118,7 +117,6 @@ mod tests {
             .query_row(count, [], |row| row.get(0))
             .expect("a row");
         assert_eq!(count, 5);
-        assert_eq!(std::fs::read(&path).expect("the file"), before);
     }
 
     #[test]

@@ -83,7 +83,7 @@ export function task(jobId, id) {
   const shown = h("div", { className: "task" },
     h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), cancel, resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, usage.element, definition, attempts),
     h("section", { className: "panel logbox" }, h("h2", null, "Output"), tail.element));
-  const unknown = absence(...missing(`task ${number(id)} of job ${jobId}`, "The job has no task with this id, or it may have been forgotten."), typed(`hq task list ${jobId}`), h("p", null, h("a", { href: `#/job/${jobId}` }, `Job ${jobId}`)));
+  const unknown = absence(...missing(`task ${number(id)} in job ${jobId}`, "The job has no task with this id, or it may have been forgotten."), typed(`hq task list ${jobId}`), h("p", null, h("a", { href: `#/job/${jobId}` }, `Job ${jobId}`)));
   const reading = h("div", { className: "reading", role: "status" }, h("h1", null, `Task ${number(id)} of job ${jobId}`), h("p", { className: "muted" }, "Reading …"));
 
   /** @returns {import("./view.js").Command[]} */
