@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 
 class Machine:
-    """What this machine offers to the executor's own server."""
+    """The resources that this machine offers to the executor's own server."""
 
     def __init__(self, cpus: int) -> None:
         self._offered: Dict[str, float] = {"cpus": cpus}

@@ -79,7 +79,7 @@ class Interpreter:
         # References to values that the call reads, and its values from files of the client.
         self.needs = []
         self.stored = {}
-        # What the result of a memoized call ends with: its key, and a mark.
+        # The result of a memoized call ends with its key and a mark.
         self.memo = b""
         # The client's script, if it was imported: module, path and time of change. Its own module must outlive that.
         self.script = None

@@ -1,5 +1,5 @@
 // Requests and the stream of events. The token stays in this tab and is never sent: see key.js.
-// A report contains the answers itself, and asks nobody.
+// A report contains the answers itself and sends no requests.
 
 import { Key, StrangerError } from "../key.js";
 

@@ -1,4 +1,4 @@
-// What the run cost, and where time went: the first page of a report.
+// The costs of a run and the use of its core time: the first page of a report.
 
 import * as api from "../api.js";
 import { TimeChart } from "../charts.js";
