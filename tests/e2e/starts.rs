@@ -136,9 +136,22 @@ impl Model {
             .last()
             .filter(|last| self.stores[*last].end == Some(End::Unknown));
         let found = either.filter(|_| !jobs(&self.env).is_empty());
-        let store = self.continued().or(found);
+        let store = self.continued().or(found).or_else(|| self.empty_journal());
         let store = store.unwrap_or_else(|| self.new_store());
         self.runs(pid, store);
+    }
+
+    /// Returns the store of the running server's journal, if an earlier `--journal` named that
+    /// journal and it has no jobs.
+    ///
+    /// A plain start may reuse such a journal. Whether it does depends on the moment at which an
+    /// earlier start was killed, so the model asks the server.
+    fn empty_journal(&self) -> Option<usize> {
+        let info = self.env.json(&["server", "info"]);
+        let path = info["journal_path"].as_str()?;
+        let mut journals = self.journals.iter();
+        let (_, store) = journals.find(|(number, _)| path.ends_with(&format!("/j{number}.db")))?;
+        self.stores[*store].jobs.is_empty().then_some(*store)
     }
 
     fn start_resume(&mut self) {
