@@ -216,8 +216,11 @@ fn paths(template: &TaskTemplate) -> impl Iterator<Item = (&'static str, &ByteTe
 /// Returns an upper bound for the size in bytes of parameters in a message.
 fn params_bytes(params: &Params) -> usize {
     let piece = |values: &Values| match values {
-        // Texts are concatenated, and the length of each is added.
-        Values::Texts(texts) => texts.data_len() + texts.len() * size_of::<u64>() + TEXT_BYTES,
+        // Texts are concatenated, and each has a length, which is encoded in one byte up to 127. The
+        // other bytes of a length are fewer than the text's length divided by 128.
+        Values::Texts(texts) => {
+            texts.data_len() + texts.len() + texts.data_len() / 128 + TEXT_BYTES
+        }
         Values::Decimals(_) => REQUEST_BYTES,
     };
     let params = params.list().iter();

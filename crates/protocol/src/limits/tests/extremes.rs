@@ -12,6 +12,7 @@ use hq_core::limits::{
     STRING_BYTES_MAX, TEMPLATE_BYTES_MAX, UNACKNOWLEDGED_MAX,
 };
 use hq_core::outcome::{Outcome, Usage};
+use hq_core::params::{Param, Params, Values};
 use hq_core::range::{IdArray, IdRange};
 use hq_core::server_state::{Assignment, AwaitedEnds, WorkerCommand};
 use hq_core::template::{Entries, StdioSpec, SubmitBody, SubmitSpec, TaskTemplate};
@@ -238,9 +239,30 @@ pub(super) fn largest_submits() -> Vec<SubmitSpec> {
         stderr: file,
         ..template_of(vec![(STRING_BYTES_MAX - 16, false); 30])
     };
-    [stdin, long, short, paths]
-        .map(|template| array_submit(1, template))
-        .into()
+    let values = [127, 128, 16_384].map(with_values);
+    let templates = [stdin, long, short, paths].into_iter().chain(values);
+    templates
+        .map(|template| {
+            let count = template.params.as_deref().map_or(1, Params::count);
+            array_submit(count, template)
+        })
+        .collect()
+}
+
+/// Returns a template with as many parameter values of this length as possible.
+fn with_values(length: usize) -> TaskTemplate {
+    let count = (TEMPLATE_BYTES_MAX - 8_192) / (length + 1 + length / 128 + 1);
+    let data = vec![b'v'; length * count];
+    let texts = Entries::new(data, std::iter::repeat_n(length as u64, count));
+    let param = Param {
+        name: "x".into(),
+        is_along: false,
+        values: vec![Values::Texts(texts.expect("adds up"))],
+    };
+    TaskTemplate {
+        params: Some(Arc::new(Params::new(vec![param], 0).expect("valid"))),
+        ..template_of(Vec::new())
+    }
 }
 
 /// Returns the template that a worker gets for a submit.
