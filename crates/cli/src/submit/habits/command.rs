@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use hq_core::params::Param;
 use hq_core::words::has_word;
 
 use super::reader::{Reader, is_shell, is_tool, may_repeat, name};
@@ -372,7 +373,7 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
         .words
         .get(2)
         .filter(|_| is_shell(program) && typed.words[1].ends_with('c'));
-    let unused = params.list().iter().find(|param| {
+    let is_unused = |param: &Param| {
         let name = &*param.name;
         // The user's program may read its variables. A known tool does not, and neither does a line
         // that contains only the name.
@@ -393,7 +394,10 @@ pub(super) fn unused_param(typed: &Typed<'_>, _: Text<'_>) -> Option<String> {
                 text.contains(&brace) && !text.contains(&format!("${brace}"))
                     || text.contains("HQ_PARAM")
             })
-    })?;
+    };
+    // Of parameters that change together, one is enough. Tables have columns for other programs.
+    let mut groups = params.list().chunk_by(|_, next| next.is_along);
+    let unused = groups.find(|group| group.iter().all(is_unused))?.first()?;
     let (name, variable) = (&unused.name, hq_core::params::variable(&unused.name));
     let or_so = match (line, script) {
         (Some(_), _) => format!("or `${variable}` in the line"),

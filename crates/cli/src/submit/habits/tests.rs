@@ -250,6 +250,7 @@ const HABITS: &[(&str, &str)] = &[
     // Values that no program reads.
     ("submit --param x=1,2 -- bash -c 'echo $x'", "or `$HQ_PARAM_X` in the line"),
     ("submit --param lr=1,2 -- echo hi", "nothing uses the parameter `lr`: write `{lr}`"),
+    ("submit --param lr=1,2 --param s=3,4 -- echo {lr}", "nothing uses the parameter `s`: write `{s}`"),
     // Entries that no program reads.
     ("run --each-line f -- gzip -k", "`hq run … -- gzip -k {}`"),
     ("submit --each-line f -- gzip", "`bash -c 'gzip \"$HQ_ENTRY\"'`"),
@@ -456,6 +457,7 @@ const MEANT: &[&str] = &[
     "submit --array 1-3 -- bash -c 'echo $HOME $1' x a",
     "submit --each-line f -- bash -c 'gzip \"$HQ_ENTRY\"'",
     "submit --each-line f -- /work.py",
+    "submit --param lr=1,2 --param +s=3,4 -- echo {s}",
     "submit --param lr=1,2 -- /x {lr} --out r-{lr}.txt",
     "submit --param lr=1,2 --stdout 'r-{lr}.%{TASK_ID}' -- /x {lr}",
     "submit --param lr=1,2 -- bash -c 'echo $HQ_PARAM_LR'",
