@@ -112,7 +112,7 @@ const OPTIONS: &[Mistake] = &[
     ("run --bar -- true", &["'--bar'", "`hq run` shows its progress"], 2),
     ("run --progress -- true", &["'--progress'", "`hq run` shows its progress"], 2),
     ("run --joblog x -- true", &["'--joblog'", "keeps no log"], 2),
-    ("run -0 -- true", &["'-0'", "tr '\\0' '\\n'"], 2),
+    ("run -0 -- true", &["'-0'", "--each-line - --null"], 2),
     ("run --resume -- true", &["'--resume'", "`--outputs FILE --skip-done`"], 2),
     ("submit --ntasks-per-node 4 -- true", &["'--ntasks-per-node'", "`--cpus 4`"], 2),
     ("submit --from-csv x.csv -- true", &["'--from-csv'", "columns are not split into parameters"], 2),

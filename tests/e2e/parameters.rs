@@ -98,6 +98,22 @@ fn values_stay_with_their_ids_in_open_jobs_resubmits_and_after_a_restart() {
 }
 
 #[test]
+fn lines_that_end_with_nul_are_entries() {
+    let env = Env::new();
+    env.write("list", "a\nb\0c\0");
+    let run = [
+        "run",
+        "--each-line=list",
+        "--null",
+        "--",
+        "printf",
+        "<%s>",
+        "{}",
+    ];
+    assert_eq!(env.hq(&run).ok(), "<a\nb><c>");
+}
+
+#[test]
 fn a_value_can_be_a_whole_path() {
     let env = Env::with_worker(4);
     let elsewhere = env.path("elsewhere");
@@ -220,6 +236,7 @@ fn what_cannot_be_combined_is_refused() {
     );
     refused(&["--param=a=1", "--each-line=x"], "cannot be used with");
     refused(&["--param=a=1", "--from-json=x"], "cannot be used with");
+    refused(&["--null"], "--each-line");
     refused(&["--param=a=1-2", "--param=+b=1-3"], "needs as many values");
     refused(&["--param=a=1", "--param=A=2"], "would both be HQ_PARAM_A");
     refused(&["--param=a=1", "--param=a=2"], "one list, such as `a=1,2`");

@@ -68,6 +68,10 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = TASKS, long, value_name = "FILE", conflicts_with = "from_json", value_parser = path_parser())]
     pub(crate) each_line: Option<PathBuf>,
 
+    /// The texts of --each-line end with NUL instead of line feeds, as `find -print0` writes them
+    #[arg(help_heading = TASKS, long, requires = "each_line")]
+    pub(crate) null: bool,
+
     /// Create one task for each item of a JSON array; HQ_ENTRY contains the item as JSON
     ///
     /// A text therefore keeps its quotes. `-` reads the array from standard input. Task ids start at 0, and --array selects
@@ -315,7 +319,7 @@ impl TaskOptions {
     /// Adds options with a lower precedence. Parameters and what a job file adds are left out.
     pub(crate) fn combine(&mut self, extra: Self) {
         combine! { self extra
-            either: name array each_line from_json cpus enforce_memory nodes time_request predict
+            either: name array each_line null from_json cpus enforce_memory nodes time_request predict
                 no_predict time_limit weight priority pin cwd stdout stderr stream task_dir
                 crash_limit stop_signal stop_grace retries retry_on retry_delay retry_grow max_fails
                 check_outputs by_content skip_done;

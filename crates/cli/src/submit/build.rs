@@ -189,7 +189,7 @@ fn note_values(
             notes.push(content::note_on_nothing(path).into());
         }
     } else if let (Some(path), Some(lines)) = (&options.each_line, lines)
-        && let Some(note) = content::note_on_lines(path, lines)
+        && let Some(note) = content::note_on_lines(path, lines, options.null)
     {
         notes.insert(0, note.into());
     }
@@ -468,7 +468,7 @@ fn build_ids(
     }
     let list = if let Some(path) = &options.each_line {
         tracing::info!("Reading file: {}", path.display());
-        read_lines(path)?
+        read_lines(path, if options.null { 0 } else { b'\n' })?
     } else if let Some(path) = &options.from_json {
         tracing::info!("Reading json file: {}", path.display());
         read_json(path)?

@@ -111,8 +111,14 @@ pub(super) fn note_on_nothing(path: &Path) -> String {
 }
 
 /// Returns a warning about unusual lines, or `None` if all lines are ordinary.
-pub(super) fn note_on_lines(path: &Path, lines: &Entries) -> Option<String> {
+pub(super) fn note_on_lines(path: &Path, lines: &Entries, is_nul: bool) -> Option<String> {
     let shown = path.display();
+    if is_nul {
+        let is_whole = lines.len() == 1 && lines.get(0)?.contains(&b'\n');
+        return is_whole.then(|| {
+            format!("{shown} has no NUL between its lines, so all of them are one task; without `--null` each line is a task")
+        });
+    }
     if lines.get(0)?.starts_with(BYTE_ORDER_MARK) {
         return Some(format!(
             "{shown} begins with a byte order mark, an invisible part of the first line; \
@@ -259,8 +265,10 @@ mod tests {
                 "l has 1 empty line, the first of them is line 3",
             ),
         ] {
-            let lines = EntryList::from_lines(content).finish().expect("short");
-            let note = note_on_lines(Path::new("l"), &lines).unwrap_or_default();
+            let lines = EntryList::from_lines(content, b'\n')
+                .finish()
+                .expect("short");
+            let note = note_on_lines(Path::new("l"), &lines, false).unwrap_or_default();
             assert!(
                 note.contains(part) && note.is_empty() == part.is_empty(),
                 "{content:?}: {note}"

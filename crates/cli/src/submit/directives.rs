@@ -406,6 +406,7 @@ fn drop_overridden(base: &TaskOptions, extra: &mut TaskOptions) {
     let has_params = !base.param.is_empty() && extra.param.is_empty();
     if base.array.is_some() || has_entries || has_params {
         (extra.array, extra.each_line, extra.from_json) = (None, None, None);
+        extra.null = false;
     }
     // Neither the command line nor the script may have both, so this combination replaces the
     // script's.

@@ -40,12 +40,13 @@ impl EntryList {
         list
     }
 
-    /// Splits a file into lines. A last line without a line feed counts, but an empty one does not.
-    pub(crate) fn from_lines(content: &[u8]) -> Self {
+    /// Splits a file into lines, which end with `end`. A last line without an end counts, but an
+    /// empty one does not.
+    pub(crate) fn from_lines(content: &[u8], end: u8) -> Self {
         let mut list = Self::default();
-        let body = content.strip_suffix(b"\n").unwrap_or(content);
+        let body = content.strip_suffix(&[end]).unwrap_or(content);
         if !content.is_empty() {
-            for line in body.split(|b| *b == b'\n') {
+            for line in body.split(|b| *b == end) {
                 list.push(line);
             }
         }
@@ -61,16 +62,7 @@ impl EntryList {
     /// Keeps the entries whose index is in `wanted`, and uses that index as the id of their task.
     /// Ignores indices beyond the end.
     pub(crate) fn select(self, wanted: &IdArray) -> CliResult<(ArrayIds, Entries)> {
-        let count = self.count()?;
-        let too_large = || CliError::new("Invalid range");
-        let mut ranges = Vec::new();
-        for range in wanted.ranges().iter().filter(|range| range.first() < count) {
-            let inside = (count - 1 - range.first()) / range.step() + 1;
-            let kept = inside.min(range.count());
-            let kept = IdRange::new(range.first(), kept, range.step()).map_err(|_| too_large())?;
-            ranges.push(kept);
-        }
-        let ids = IdArray::new(ranges).map_err(|_| too_large())?;
+        let ids = ids_below(self.count()?, wanted)?;
         let all = self.finish()?;
         let mut chosen = Self::default();
         for index in ids.iter() {
@@ -86,8 +78,21 @@ impl EntryList {
     }
 }
 
-/// Reads the lines of a file.
-pub(crate) fn read_lines(path: &Path) -> CliResult<EntryList> {
+/// Returns the wanted ids that are smaller than `count`.
+pub(crate) fn ids_below(count: u32, wanted: &IdArray) -> CliResult<IdArray> {
+    let too_large = || CliError::new("Invalid range");
+    let mut ranges = Vec::new();
+    for range in wanted.ranges().iter().filter(|range| range.first() < count) {
+        let inside = (count - 1 - range.first()) / range.step() + 1;
+        let kept = inside.min(range.count());
+        let kept = IdRange::new(range.first(), kept, range.step()).map_err(|_| too_large())?;
+        ranges.push(kept);
+    }
+    IdArray::new(ranges).map_err(|_| too_large())
+}
+
+/// Reads the lines of a file, which end with `end`.
+pub(crate) fn read_lines(path: &Path, end: u8) -> CliResult<EntryList> {
     let bytes = read_file(path).map_err(|error| match content::list_hint(path) {
         Some(help) => error.with_help(help),
         None => error,
@@ -95,8 +100,10 @@ pub(crate) fn read_lines(path: &Path) -> CliResult<EntryList> {
     if let Some(kind) = content::kind(&bytes) {
         return Err(content::refuse_list(path, kind));
     }
-    check_lines(path, &bytes)?;
-    Ok(EntryList::from_lines(&bytes))
+    if end != 0 {
+        check_lines(path, &bytes)?;
+    }
+    Ok(EntryList::from_lines(&bytes, end))
 }
 
 /// Checks that every line can be the value of an environment variable.
@@ -109,7 +116,9 @@ fn check_lines(path: &Path, content: &[u8]) -> CliResult<()> {
         "{}: expected lines without NUL bytes, found one in line {line}",
         path.display()
     ))
-    .with_help("`tr '\\0' '\\n' < FILE` makes lines of texts that end with NUL, as `find -print0` writes them"))
+    .with_help(
+        "`--each-line FILE --null` takes texts that end with NUL, as `find -print0` writes them; `tr '\\0' '\\n' < FILE` makes lines of them",
+    ))
 }
 
 /// Reads the items of a JSON array, each as compact text with sorted keys and unchanged numbers.
@@ -174,7 +183,9 @@ mod tests {
     use crate::parse::array::parse_id_array;
 
     fn lines(content: &[u8]) -> Vec<Vec<u8>> {
-        let entries = EntryList::from_lines(content).finish().expect("fits");
+        let entries = EntryList::from_lines(content, b'\n')
+            .finish()
+            .expect("fits");
         let count = u32::try_from(entries.len()).expect("small");
         (0..count)
             .map(|i| entries.get(i).expect("inside").to_vec())

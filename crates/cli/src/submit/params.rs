@@ -31,7 +31,7 @@ fn build_one(arg: &ParamArg) -> CliResult<Param> {
     let values = match &arg.source {
         ParamSource::Lines(path) => {
             tracing::info!("Reading file: {}", path.display());
-            vec![Values::Texts(read_lines(path)?.finish()?)]
+            vec![Values::Texts(read_lines(path, b'\n')?.finish()?)]
         }
         ParamSource::Given(items) => group(items)?,
     };

@@ -103,7 +103,7 @@ pub(super) const OPTIONS: &str = r"
 --reservation --licenses -L --gres-flags --hint --cluster --clusters: that belongs to the workers: `hq alloc add slurm --time-limit 1h -- --reservation=NAME`, see `hq doc slurm`
 --quiet -Q --silent: `--output-mode quiet` prints the bare minimum
 --replicas --completions --count: `--array 1-4` makes four tasks
--0 --null --print0: entries are lines: `find . -print0 | tr '\0' '\n' | hq run --each-line - -- PROGRAM {}`
+-0 --print0: `find . -print0 | hq run --each-line - --null -- PROGRAM {}`
 -I --replace -J%: `{}` is the line without an option: `hq run --each-line FILE -- PROGRAM {}`
 --max-lines --max-args --xargs: a task has one line: `hq run --each-line FILE -- PROGRAM {}`; `split -l 10 FILE` makes files of ten lines
 --colsep --csv --from-csv --header --tsv --table: columns are not split into parameters; `--each-line FILE` gives a task its whole line in `$HQ_ENTRY`, and `--param 'a=@FILE' --param '+b=@OTHER'` reads two files side by side

@@ -288,4 +288,15 @@ fn entries_make_tasks() {
     assert!(matches!(spec.ids, ArrayIds::Given(ids) if ids.to_string() == "1-2"));
     std::fs::write(&file, "").expect("written");
     assert_eq!(array(&[&option, "x"]).0.ids, ArrayIds::Next(0));
+    for (content, count) in [
+        ("a\nb\0c\0", 2),
+        ("a\0b", 2),
+        ("\0\0", 2),
+        ("a\nb\n", 1),
+        ("", 0),
+    ] {
+        std::fs::write(&file, content).expect("written");
+        let (spec, _) = array(&[&option, "--null", "x"]);
+        assert_eq!(spec.ids, ArrayIds::Next(count), "{content:?}");
+    }
 }
