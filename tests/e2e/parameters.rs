@@ -98,6 +98,46 @@ fn values_stay_with_their_ids_in_open_jobs_resubmits_and_after_a_restart() {
 }
 
 #[test]
+fn a_row_of_a_table_is_a_task_and_its_columns_are_parameters() {
+    let env = Env::with_worker(4);
+    env.write("t.csv", "lr,tag\r\n0.1,\"a, b\"\r\n0.2,c\r\n0.3,d\r\n");
+    let script = "echo {lr} $HQ_PARAM_LR \"$HQ_PARAM_TAG\"; test {lr} != 0.2";
+    let command = ["--stdout=out/%{tag}", "--", "bash", "-c", script];
+    let submit = ["submit", "--wait=ok", "--each-row=t.csv"];
+    env.hq(&[&submit[..], &command].concat())
+        .exits_with(1)
+        .says("(lr=0.2, tag=c)");
+    assert_eq!(env.read("out/a, b"), "0.1 0.1 a, b\n");
+    assert_eq!(env.read("out/d"), "0.3 0.3 d\n");
+    let list = env.hq(&["task", "list", "1"]).ok();
+    assert!(list.contains("lr=0.3, tag=d"), "{list}");
+    env.hq(&[&submit[..], &["--array=2-9"], &command].concat())
+        .ok();
+    let rows = json_of(&env, &["task", "list", "2"]);
+    assert_eq!(rows["2"][0]["id"], 2);
+    assert_eq!(rows["2"][0]["params"], json!({"lr": "0.3", "tag": "d"}));
+    env.hq(&["job", "resubmit", "1", "--filter=failed"]).ok();
+    env.wait_job("3");
+    let rows = json_of(&env, &["task", "list", "3"]);
+    assert_eq!(rows["3"][0]["params"], json!({"lr": "0.2", "tag": "c"}));
+    env.write(
+        "t.jsonl",
+        "{\"n\": 1, \"s\": null}\n{\"n\": 2.50, \"s\": true}\n",
+    );
+    env.write(
+        "run.sh",
+        "#!/bin/sh\n#HQ --each-row t.jsonl\necho $HQ_PARAM_N-$HQ_PARAM_S\n",
+    );
+    assert_eq!(env.hq(&["run", "--", "./run.sh"]).ok(), "1-\n2.50-true\n");
+    env.write("bad.csv", "lr,tag\n0.1,a\n0.2\n");
+    env.hq(&["submit", "--each-row=bad.csv", "--", "true"])
+        .exits_with(1)
+        .says("bad.csv: line 3: expected 2 fields, as in the header, found 1: `tag` has none");
+    let count = json_of(&env, &["job", "list", "--all"]);
+    assert_eq!(count.as_array().map(Vec::len), Some(3));
+}
+
+#[test]
 fn lines_that_end_with_nul_are_entries() {
     let env = Env::new();
     env.write("list", "a\nb\0c\0");
@@ -236,7 +276,10 @@ fn what_cannot_be_combined_is_refused() {
     );
     refused(&["--param=a=1", "--each-line=x"], "cannot be used with");
     refused(&["--param=a=1", "--from-json=x"], "cannot be used with");
+    refused(&["--each-row=a", "--each-line=x"], "cannot be used with");
+    refused(&["--each-row=a", "--from-json=x"], "cannot be used with");
     refused(&["--null"], "--each-line");
+    refused(&["--each-row=missing.csv"], "No such file or directory");
     refused(&["--param=a=1-2", "--param=+b=1-3"], "needs as many values");
     refused(&["--param=a=1", "--param=A=2"], "would both be HQ_PARAM_A");
     refused(&["--param=a=1", "--param=a=2"], "one list, such as `a=1,2`");

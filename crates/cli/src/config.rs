@@ -58,7 +58,15 @@ impl Section {
     const fn excluded(self) -> &'static [&'static str] {
         match self {
             Self::Global => &["debug"],
-            Self::Submit => &["array", "each-line", "null", "from-json", "param", "name"],
+            Self::Submit => &[
+                "array",
+                "each-line",
+                "null",
+                "each-row",
+                "from-json",
+                "param",
+                "name",
+            ],
             Self::ServerStart => &["background", "detached", "resume", "fresh"],
             Self::WorkerStart => &["background", "detached"],
         }

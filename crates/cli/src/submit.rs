@@ -34,6 +34,7 @@ pub(crate) mod origin;
 pub(crate) mod params;
 pub(crate) mod placeholder;
 pub(crate) mod plan;
+mod rows;
 pub(crate) mod skip;
 
 /// Reads a file that the user named. It may be a device or an endless FIFO, so no more is read than
@@ -131,7 +132,8 @@ pub(crate) fn keep_stdin() -> CliResult<()> {
 
 /// Returns whether `-` names standard input as the file with tasks.
 pub(crate) fn reads_stdin(options: &TaskOptions, command: &[OsString]) -> bool {
-    let files = options.each_line.iter().chain(&options.from_json);
+    let files = options.each_line.iter().chain(&options.each_row);
+    let files = files.chain(&options.from_json);
     let params = options
         .param
         .iter()

@@ -6,6 +6,7 @@ EXAMPLES:
   hq submit -- ./program --its --options               one task
   hq submit --array 1-100 -- ./simulate                one task for each number, in HQ_TASK_ID
   hq submit --each-line list.txt -- ./convert          one task for each line, in HQ_ENTRY
+  hq submit --each-row runs.csv -- ./train --lr {lr}   one task for each row of a table
   hq submit --cpus 4 --resource gpus/nvidia=1 -- ./train
   hq submit --wait=ok job.sh                           options in #HQ lines; exits with 1 if a task fails
   hq doc jobs                                          more about jobs";

@@ -379,15 +379,20 @@ fn of_missing(error: &clap::Error, path: &[&str], words: &[&str]) -> Option<Stri
             "an option that you gave works only together with `{option}`: add it"
         ));
     }
-    let list = words
-        .iter()
-        .position(|word| *word == "--each-line" || word.starts_with("--each-line="));
+    let is_list =
+        |word: &&str| matches!(word.split('=').next(), Some("--each-line" | "--each-row"));
+    let list = words.iter().position(is_list);
     if let (["submit" | "run"] | ["job", "submit"], Some(at)) = (path, list) {
         let file = match words[at].split_once('=') {
             Some((_, file)) => file,
             None => words.get(at + 1).unwrap_or(&"FILE"),
         };
         let verb = path.last().unwrap_or(&"run");
+        if words[at].starts_with("--each-row") {
+            return Some(format!(
+                "`{file}` is the table, one task a row, and the program is missing: `hq {verb} --each-row {file} -- PROGRAM {{NAME}}`"
+            ));
+        }
         return Some(format!(
             "`{file}` is the list, one task a line, and the program is missing: `hq {verb} --each-line {file} -- PROGRAM`; lines that are commands themselves run with `-- bash -c 'eval \"$HQ_ENTRY\"'`"
         ));

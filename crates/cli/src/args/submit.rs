@@ -72,6 +72,15 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = TASKS, long, requires = "each_line")]
     pub(crate) null: bool,
 
+    /// Create one task for each row of a table; its columns are parameters, as with --param
+    ///
+    /// FILE is `.csv`, `.tsv` with a header line, or `.jsonl` or `.json` with an object for each row. For other names, and
+    /// for `-`, which is standard input, the first line decides. hq replaces `{lr}` in arguments and paths with the value in
+    /// the column `lr`, and sets HQ_PARAM_LR. Task ids start at 0, and --array selects rows. With --param, each row is
+    /// combined with each value.
+    #[arg(help_heading = TASKS, long, value_name = "FILE", conflicts_with_all = ["each_line", "from_json"], value_parser = path_parser())]
+    pub(crate) each_row: Option<PathBuf>,
+
     /// Create one task for each item of a JSON array; HQ_ENTRY contains the item as JSON
     ///
     /// A text therefore keeps its quotes. `-` reads the array from standard input. Task ids start at 0, and --array selects
@@ -319,7 +328,7 @@ impl TaskOptions {
     /// Adds options with a lower precedence. Parameters and what a job file adds are left out.
     pub(crate) fn combine(&mut self, extra: Self) {
         combine! { self extra
-            either: name array each_line null from_json cpus enforce_memory nodes time_request predict
+            either: name array each_line null each_row from_json cpus enforce_memory nodes time_request predict
                 no_predict time_limit weight priority pin cwd stdout stderr stream task_dir
                 crash_limit stop_signal stop_grace retries retry_on retry_delay retry_grow max_fails
                 check_outputs by_content skip_done;
@@ -558,8 +567,8 @@ pub(crate) struct SubmitArgs {
 
     /// Start each task when the task with the same id in this job has finished; with `:any`, when it has ended
     ///
-    /// If that task does not finish, only this one is aborted. Without --array, --each-line, --from-json and
-    /// --param, hq creates one task for each task of that job.
+    /// If that task does not finish, only this one is aborted. Without --array, --each-line, --each-row,
+    /// --from-json and --param, hq creates one task for each task of that job.
     #[arg(help_heading = ORDER, long, value_name = "JOB[:ok|any]", value_parser = parse_after)]
     pub(crate) after_each: Option<AfterArg>,
 

@@ -68,7 +68,10 @@ fn items(mut rest: &[u8]) -> Result<Vec<ParamItem>, String> {
     let mut items = Vec::new();
     loop {
         let (item, after) = match rest.strip_prefix(b"\"") {
-            Some(quoted) => quoted_text(quoted)?,
+            Some(quoted) => {
+                let (text, after) = quoted_text(quoted)?;
+                (ParamItem::Text(text), after)
+            }
             None => {
                 let end = rest.iter().position(|byte| *byte == b',');
                 let (item, after) = rest.split_at(end.unwrap_or(rest.len()));
@@ -89,8 +92,8 @@ fn items(mut rest: &[u8]) -> Result<Vec<ParamItem>, String> {
     }
 }
 
-/// Returns a quoted text, and the rest after it.
-fn quoted_text(mut rest: &[u8]) -> Result<(ParamItem, &[u8]), String> {
+/// Returns a quoted text without its opening quote, and the rest after it.
+pub(crate) fn quoted_text(mut rest: &[u8]) -> Result<(Vec<u8>, &[u8]), String> {
     let mut text = Vec::new();
     loop {
         let Some(end) = rest.iter().position(|byte| *byte == b'"') else {
@@ -100,7 +103,7 @@ fn quoted_text(mut rest: &[u8]) -> Result<(ParamItem, &[u8]), String> {
         rest = &rest[end + 1..];
         // As in CSV, a doubled quote stands for a quote in the text.
         let Some(after) = rest.strip_prefix(b"\"") else {
-            return Ok((ParamItem::Text(text), rest));
+            return Ok((text, rest));
         };
         text.push(b'"');
         rest = after;

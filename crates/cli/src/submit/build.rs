@@ -70,8 +70,9 @@ pub(crate) fn build(
         typed,
     } = request;
     let needs = Needs::of(&options, |text| CliError::new(text))?;
-    let params = params::build(&options.param)?;
-    let (mut notes, entry_in_args) = look_at(&options, &typed, params.as_deref())?;
+    let mut notes = Vec::new();
+    let params = params::build(&options, &mut notes)?;
+    let entry_in_args = look_at(&options, &typed, params.as_deref(), &mut notes)?;
     let target = build_target(&options, destination, params.as_deref())?;
     let (ids, entries) = build_ids(&options, default_ids, params.as_deref(), &mut notes)?;
     note_values(&options, entries.as_ref(), &needs.retry, &mut notes);
@@ -209,16 +210,18 @@ pub(crate) fn count_of(ids: &ArrayIds) -> u32 {
     }
 }
 
-/// Detects habits of other tools, and whether `{}` means the entry of a task.
+/// Detects habits of other tools. Returns whether `{}` means the entry of a task.
 fn look_at(
     options: &TaskOptions,
     (verb, front): &(Verb, Front),
     params: Option<&Params>,
-) -> CliResult<(Vec<Box<str>>, bool)> {
+    notes: &mut Vec<Box<str>>,
+) -> CliResult<bool> {
     let command = &options.command;
     let has_stdin = options.stdin.is_some() || reads_stdin(options, command);
     let typed = Typed::of_options((*verb, front), options, command, (params, has_stdin));
-    Ok((habits::look(&typed)?, typed.takes_entry()))
+    notes.extend(habits::look(&typed)?);
+    Ok(typed.takes_entry())
 }
 
 fn build_files(
@@ -464,7 +467,7 @@ fn build_ids(
     notes: &mut Vec<Box<str>>,
 ) -> CliResult<(ArrayIds, Option<Entries>)> {
     if let Some(params) = params {
-        return Ok((params::ids(params, options.array.as_ref())?, None));
+        return Ok((params::ids(params, options)?, None));
     }
     let list = if let Some(path) = &options.each_line {
         tracing::info!("Reading file: {}", path.display());

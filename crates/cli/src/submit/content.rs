@@ -60,13 +60,15 @@ pub(super) fn kind(content: &[u8]) -> Option<(&'static str, &'static str)> {
 }
 
 /// Returns the error about a list that is not text.
-pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str)) -> CliError {
+pub(super) fn refuse_list(path: &Path, (what, command): (&str, &str), option: &str) -> CliError {
     let shown = path.display();
     let error = CliError::new(format!("{shown}: expected lines of text, but it is {what}"));
-    let rest = "hq run --each-line - -- PROGRAM {}";
+    let value = if option == "each-row" { "{NAME}" } else { "{}" };
+    let rest = format!("hq run --{option} - -- PROGRAM {value}");
     match command {
-        "" => error
-            .with_help("`--each-line` takes a text file, and makes a task of each of its lines"),
+        "" => error.with_help(format!(
+            "`--{option}` takes a text file, and makes a task of each of its lines"
+        )),
         command if path == Path::new("-") => error.with_help(format!(
             "convert it on the way: `{command} < FILE | {rest}`"
         )),
@@ -193,7 +195,7 @@ mod tests {
             (b"\x89HDF\x01\x02\0\x03", "binary data", "takes a text file"),
         ] {
             let kind = kind(content).expect(what);
-            let error = format!("{:?}", refuse_list(Path::new("l"), kind));
+            let error = format!("{:?}", refuse_list(Path::new("l"), kind, "each-line"));
             assert!(error.contains(what) && error.contains(command), "{error}");
         }
         for content in [

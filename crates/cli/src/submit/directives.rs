@@ -403,7 +403,7 @@ fn merge(base: &mut TaskOptions, mut extra: TaskOptions) {
 fn drop_overridden(base: &TaskOptions, extra: &mut TaskOptions) {
     let has_entries = base.each_line.is_some() || base.from_json.is_some();
     // The array of a script without parameters does not refer to combinations.
-    let has_params = !base.param.is_empty() && extra.param.is_empty();
+    let has_params = base.each_row.is_some() || !base.param.is_empty() && extra.param.is_empty();
     if base.array.is_some() || has_entries || has_params {
         (extra.array, extra.each_line, extra.from_json) = (None, None, None);
         extra.null = false;
@@ -412,6 +412,7 @@ fn drop_overridden(base: &TaskOptions, extra: &mut TaskOptions) {
     // script's.
     if has_entries {
         extra.param.clear();
+        extra.each_row = None;
     }
     // Two options set the number of cpus.
     let is_named = |name: &str| {
@@ -593,6 +594,8 @@ mod tests {
         let names: Vec<&str> = twice.0.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["a", "b", "c", "c", "a"]);
         assert_eq!(merged(&["--each-line", "f"]), (Vec::new(), false));
+        let both = vec![name("a", false), name("b", true)];
+        assert_eq!(merged(&["--each-row", "f"]), (both, false));
         let mut base = DirectiveLine::try_parse_from(["--param", "a=1"])
             .expect("valid")
             .options;
@@ -602,6 +605,47 @@ mod tests {
         );
         assert!(base.array.is_none() && base.param.len() == 1);
         assert!(parse_options("f", b"#HQ --param a=1 --each-line x\n").is_err());
+    }
+
+    #[test]
+    fn the_tasks_of_the_command_line_take_the_place_of_those_of_the_script() {
+        let merged = |words: &[&str], script: &str| {
+            let mut base = DirectiveLine::try_parse_from(words).expect("valid").options;
+            let script = format!("#HQ {script}\n");
+            let extra = parse_options("f", script.as_bytes()).expect("valid");
+            merge(&mut base, extra);
+            let row = base
+                .each_row
+                .as_ref()
+                .map(|path| path.display().to_string());
+            (row.unwrap_or_default(), base.null, base.array.is_some())
+        };
+        let row = |path: &str, has_array| (path.to_owned(), false, has_array);
+        assert_eq!(
+            merged(&["--each-row", "a"], "--each-line f --null"),
+            row("a", false)
+        );
+        assert_eq!(
+            merged(&["--each-row", "a"], "--each-row b --array 1-2"),
+            row("a", false)
+        );
+        assert_eq!(
+            merged(&["--each-line", "a"], "--each-row b"),
+            row("", false)
+        );
+        assert_eq!(
+            merged(&["--each-line", "a"], "--each-line b --null"),
+            row("", false)
+        );
+        assert_eq!(merged(&["--array", "1-2"], "--each-row b"), row("b", true));
+        assert_eq!(
+            merged(&["--param", "x=1"], "--each-row b --array 1-2"),
+            row("b", false)
+        );
+        assert_eq!(
+            merged(&["--cpus", "2"], "--each-line f --null"),
+            (String::new(), true, false)
+        );
     }
 
     #[test]

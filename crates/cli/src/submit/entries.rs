@@ -98,7 +98,7 @@ pub(crate) fn read_lines(path: &Path, end: u8) -> CliResult<EntryList> {
         None => error,
     })?;
     if let Some(kind) = content::kind(&bytes) {
-        return Err(content::refuse_list(path, kind));
+        return Err(content::refuse_list(path, kind, "each-line"));
     }
     if end != 0 {
         check_lines(path, &bytes)?;
@@ -145,12 +145,13 @@ fn parse_json(path: &Path, bytes: &[u8]) -> CliResult<EntryList> {
                 }
             };
         }
-        let is_table = path.extension().is_some_and(|end| {
-            ["csv", "tsv", "txt", "list", "lst"]
-                .iter()
-                .any(|list| end == *list)
-        });
-        let help = if is_table {
+        let is_one_of = |ends: &[&str]| {
+            let end = path.extension();
+            end.is_some_and(|end| ends.iter().any(|known| end == *known))
+        };
+        let help = if is_one_of(&["csv", "tsv", "jsonl", "ndjson"]) {
+            format!("for a task for each row, use `--each-row {shown}`")
+        } else if is_one_of(&["txt", "list", "lst"]) {
             format!("this is not JSON; for a task for each line, use `--each-line {shown}`")
         } else if error.to_string().starts_with("trailing characters") {
             format!("one value per line is not an array; `jq -s . {shown} > items.json` makes one")

@@ -42,7 +42,8 @@ fn numbers_to_texts(text: &str) -> Result<Value, serde_json::Error> {
     }
 }
 
-fn fields(text: &str) -> Result<BTreeMap<String, &RawValue>, serde_json::Error> {
+/// Returns the fields of an object. Fails if a key occurs twice.
+pub(crate) fn fields(text: &str) -> Result<BTreeMap<String, &RawValue>, serde_json::Error> {
     serde_json::Deserializer::from_str(text).deserialize_map(Fields)
 }
 

@@ -5,24 +5,40 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use hq_core::params::{Param, Params, Values, fill, used};
-use hq_core::range::IdArray;
 use hq_core::template::ArrayIds;
 
-use super::entries::{EntryList, read_lines};
-use super::placeholder;
+use super::entries::{EntryList, ids_below, read_lines};
+use super::{content, placeholder, rows};
 use crate::args::submit::TaskOptions;
 use crate::error::{CliError, CliResult};
 use crate::parse::param::{ParamArg, ParamItem, ParamSource};
 use crate::text::closest;
 
-/// Reads the files that parameters name, and combines all parameters.
-pub(crate) fn build(args: &[ParamArg]) -> CliResult<Option<Arc<Params>>> {
-    if args.is_empty() {
+/// Reads the table and the files that parameters name, and combines all parameters. Adds a note
+/// about ids that have no row.
+pub(crate) fn build(
+    options: &TaskOptions,
+    notes: &mut Vec<Box<str>>,
+) -> CliResult<Option<Arc<Params>>> {
+    let (mut list, mut first) = (Vec::new(), 0);
+    if let Some(path) = &options.each_row {
+        let wanted = options.array.as_ref().filter(|_| selects_rows(options));
+        let table = rows::read(path, wanted)?;
+        let note = wanted.and_then(|array| content::note_on_ids(table.count, array));
+        notes.extend(note.map(String::into_boxed_str));
+        (list, first) = (table.columns, table.first);
+    }
+    for arg in &options.param {
+        list.push(build_one(arg)?);
+    }
+    if list.is_empty() {
         return Ok(None);
     }
-    let list = args.iter().map(build_one).collect::<CliResult<Vec<_>>>()?;
-    let params = Params::new(list, 0).map_err(|error| {
-        CliError::new(format!("--param: {error}")).with_help("`hq doc jobs` describes parameters")
+    let params = Params::new(list, first).map_err(|error| {
+        CliError::new(format!("--param: {error}")).with_help(match options.each_row {
+            Some(_) => "the columns of --each-row are parameters too; `hq doc jobs` describes them",
+            None => "`hq doc jobs` describes parameters",
+        })
     })?;
     Ok(Some(Arc::new(params)))
 }
@@ -61,11 +77,20 @@ fn group(items: &[ParamItem]) -> CliResult<Vec<Values>> {
     Ok(values)
 }
 
+/// Returns whether `--array` selects rows of a table, rather than combinations.
+const fn selects_rows(options: &TaskOptions) -> bool {
+    options.each_row.is_some() && options.param.is_empty()
+}
+
 /// Returns one task for each combination, or for the combinations with the given numbers.
-pub(crate) fn ids(params: &Params, array: Option<&IdArray>) -> CliResult<ArrayIds> {
-    let Some(array) = array else {
+pub(crate) fn ids(params: &Params, options: &TaskOptions) -> CliResult<ArrayIds> {
+    let Some(array) = &options.array else {
         return Ok(ArrayIds::Next(params.count()));
     };
+    if selects_rows(options) {
+        let end = params.first().saturating_add(params.count());
+        return Ok(ArrayIds::Given(ids_below(end, array)?));
+    }
     let ranges = array.ranges().iter();
     let beyond = ranges.map(|range| range.last()).find(|id| !params.has(*id));
     match beyond {
@@ -204,7 +229,15 @@ mod tests {
     fn params(texts: &[&str]) -> Arc<Params> {
         let args = texts.iter().map(|text| parse_param(OsStr::new(text)));
         let args: Vec<ParamArg> = args.collect::<Result<_, _>>().expect("valid");
-        build(&args).expect("fits").expect("some")
+        let built = build(&with_params(args), &mut Vec::new());
+        built.expect("fits").expect("some")
+    }
+
+    fn with_params(param: Vec<ParamArg>) -> TaskOptions {
+        TaskOptions {
+            param,
+            ..TaskOptions::default()
+        }
     }
 
     #[test]
@@ -220,7 +253,13 @@ mod tests {
     #[test]
     fn numbers_of_combinations_can_be_chosen() {
         let params = params(&["x=1-3", "y=1-4"]);
-        let chosen = |text: &str| ids(&params, Some(&parse_id_array(text).expect(text)));
+        let chosen = |text: &str| {
+            let options = TaskOptions {
+                array: Some(parse_id_array(text).expect(text)),
+                ..TaskOptions::default()
+            };
+            ids(&params, &options)
+        };
         assert!(matches!(chosen("0,11"), Ok(ArrayIds::Given(_))));
         let text = chosen("5-12").expect_err("beyond").text();
         assert!(
@@ -228,7 +267,10 @@ mod tests {
                 .is_some_and(|text| text.contains("0 to 11, found 12")),
             "{text:?}"
         );
-        assert!(matches!(ids(&params, None), Ok(ArrayIds::Next(12))));
+        assert!(matches!(
+            ids(&params, &TaskOptions::default()),
+            Ok(ArrayIds::Next(12))
+        ));
     }
 
     #[test]
@@ -251,7 +293,8 @@ mod tests {
         let refusal = |texts: &[&str]| {
             let args = texts.iter().map(|text| parse_param(OsStr::new(text)));
             let args: Vec<ParamArg> = args.collect::<Result<_, _>>().expect("valid");
-            let text = build(&args).expect_err("refused").text();
+            let built = build(&with_params(args), &mut Vec::new());
+            let text = built.expect_err("refused").text();
             text.unwrap_or_default()
         };
         let many = refusal(&["a=1-100000", "b=1-100000"]);

@@ -180,7 +180,7 @@ fn check_params(template: &TaskTemplate, params: &Params) -> Result<(), TooLarge
         let length = variable(&param.name).len() + "=".len() + longest;
         TooLarge::check(what, length, STRING_BYTES_MAX, TooLarge::STRING)?;
     }
-    let what = "the list of values of parameters (--param)";
+    let what = "the list of values of parameters (--param, --each-row)";
     let listed = params_bytes(params);
     TooLarge::check(what, listed, TEMPLATE_BYTES_MAX, TooLarge::VALUES)?;
     let mut total = 0_usize;
@@ -411,7 +411,7 @@ mod tests {
                 "/",
                 1 << 20,
                 64,
-                "the list of values of parameters (--param) has",
+                "the list of values of parameters (--param, --each-row) has",
             ),
             (&["./x"], "/", 1 << 21, 1, "a value of the parameter x has"),
         ] {

@@ -149,6 +149,7 @@ alloc add slurm --partition x => follow `--`
 -j4 run => follow the command
 ./run.sh => `hq submit -- ./run.sh`
 submit --each-line cmds => `cmds` is the list
+run --each-row=t.csv => `t.csv` is the table
 frobnicate => `hq --help` lists the commands
 job frobnicate => `hq job` has the commands `list`, 
 job list running => `hq job list --filter running,failed`

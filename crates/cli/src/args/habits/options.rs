@@ -106,8 +106,8 @@ pub(super) const OPTIONS: &str = r"
 -0 --print0: `find . -print0 | hq run --each-line - --null -- PROGRAM {}`
 -I --replace -J%: `{}` is the line without an option: `hq run --each-line FILE -- PROGRAM {}`
 --max-lines --max-args --xargs: a task has one line: `hq run --each-line FILE -- PROGRAM {}`; `split -l 10 FILE` makes files of ten lines
---colsep --csv --from-csv --header --tsv --table: columns are not split into parameters; `--each-line FILE` gives a task its whole line in `$HQ_ENTRY`, and `--param 'a=@FILE' --param '+b=@OTHER'` reads two files side by side
---from-jsonl --jsonl --json-lines: `jq -s . FILE.jsonl > FILE.json` makes an array of JSON lines, which `--from-json FILE.json` reads
+--colsep --csv --from-csv --header --tsv --table: the header of a table names parameters: `--each-row FILE.csv -- PROGRAM {NAME}`
+--from-jsonl --jsonl --json-lines: the keys of JSON lines name parameters: `--each-row FILE.jsonl -- PROGRAM {NAME}`
 --resume --resume-failed --rerun-incomplete --rerun-triggers: with `--outputs FILE --skip-done` tasks are left out whose outputs are there; `hq job resubmit JOB --filter failed` runs failed tasks again
 --dryrun --dry_run --just-print --test-only --recon: `--dry-run` shows what would run
 --keep-going --ignore-errors: other tasks continue after a failure, unless you give `--max-fails 0`

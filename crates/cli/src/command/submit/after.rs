@@ -36,6 +36,7 @@ pub(super) async fn resolve(
     after.push(each);
     let names_tasks = args.tasks.array.is_some()
         || args.tasks.each_line.is_some()
+        || args.tasks.each_row.is_some()
         || args.tasks.from_json.is_some()
         || !args.tasks.param.is_empty();
     if names_tasks {

@@ -300,3 +300,30 @@ fn entries_make_tasks() {
         assert_eq!(spec.ids, ArrayIds::Next(count), "{content:?}");
     }
 }
+
+#[test]
+fn a_table_stores_only_the_rows_that_tasks_use() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("t.csv");
+    std::fs::write(&file, "a,b\n1,x\n2,y\n3,z\n").expect("written");
+    let option = format!("--each-row={}", file.display());
+    let built = |words: &[&str]| {
+        let (spec, notes) = array(&[&[&option[..]], words, &["x", "{a}"]].concat());
+        let params = spec.template.params.as_ref().expect("parameters");
+        let ids = match spec.ids {
+            ArrayIds::Given(ids) => ids.to_string(),
+            ArrayIds::Next(count) => format!("{count} tasks"),
+        };
+        (ids, params.first(), params.count(), notes)
+    };
+    assert_eq!(built(&[]), ("3 tasks".to_owned(), 0, 3, Vec::new()));
+    assert_eq!(built(&["--array=1-7"]).0, "1-2");
+    assert_eq!(built(&["--array=1-7"]).1, 1);
+    assert_eq!(built(&["--array=5-7"]).0, "");
+    assert_eq!(built(&["--param=c=1-4"]).0, "12 tasks");
+    assert_eq!(built(&["--param=c=1-4", "--array=2-3"]).0, "2-3");
+    assert_eq!(built(&["--param=+c=7,8,9"]).0, "3 tasks");
+    let options = [&option[..], "--param=c=1-4", "--array=12", "x"];
+    let error = prepare(&options).expect_err("beyond").text();
+    assert!(error.is_some_and(|text| text.contains("0 to 11, found 12")));
+}

@@ -498,7 +498,10 @@ fn reader_of(file: &str) -> Option<String> {
         "ipynb" => Some(format!(
             "a notebook is run by `jupyter nbconvert --to notebook --execute {file}`"
         )),
-        "txt" | "csv" | "tsv" | "list" | "lst" | "dat" => Some(format!(
+        "csv" | "tsv" => Some(format!(
+            "`hq run --each-row {file} -- PROGRAM {{NAME}}` runs a task for each of its rows"
+        )),
+        "txt" | "list" | "lst" | "dat" => Some(format!(
             "`hq run --each-line {file} -- PROGRAM {{}}` runs a task for each of its lines"
         )),
         _ => None,

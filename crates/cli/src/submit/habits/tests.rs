@@ -20,7 +20,7 @@ fn said(line: &str) -> (Vec<String>, bool) {
     let args = Line::try_parse_from(&words)
         .unwrap_or_else(|error| panic!("{line}: {error}"))
         .args;
-    let params = params::build(&args.tasks.param).expect("valid");
+    let params = params::build(&args.tasks, &mut Vec::new()).expect("valid");
     let verb = if words[0] == "run" {
         Verb::Run
     } else {
@@ -281,7 +281,7 @@ const FILES: &[(&str, &str, &str, &str)] = &[
     ("s.sh", "#!/bin/sh\n#HQ --time-limit 01:30\n", "submit @/s.sh", "hours and minutes are `--time-limit 01:30:00`"),
     ("s.sh", "#!/bin/sh\n#HQ --time-limit 01:30 --resource mem=8\n", "submit --time-limit=30 --resource mem=8G @/s.sh", "for minutes write `--time-limit 30min`"),
     ("nothing.sh", "", "submit -- @/nothing.sh", "is an empty file"),
-    ("-data.csv", "x\n", "submit -- @/data.csv", "`hq run --each-line @/data.csv -- PROGRAM {}`"),
+    ("-data.csv", "x\n", "submit -- @/data.csv", "`hq run --each-row @/data.csv -- PROGRAM {NAME}`"),
     ("-nb.ipynb", "{\"cells\": []}", "submit -- @/nb.ipynb", "`jupyter nbconvert --to notebook --execute @/nb.ipynb`"),
     ("sim.py", "def f(x):\n  pass\n", "submit -- @/sim.py", "does not begin with a line such as `#!"),
     ("data.csv", "1,2\n", "submit -- @/data.csv", "name the program that reads it: `PROGRAM @/data.csv`"),

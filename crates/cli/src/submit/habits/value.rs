@@ -76,9 +76,10 @@ pub(super) fn list_file(_: &Typed<'_>, text: Text<'_>) -> Option<String> {
     let (_, end) = name(file).rsplit_once('.')?;
     let note = match end {
         "csv" | "tsv" => format!(
-            "every line of {file} becomes a task, including the header; hq does not parse columns: `bash -c 'IFS={} read -r a b rest \
-             <<< \"$HQ_ENTRY\"; PROGRAM \"$a\" \"$b\"'` does",
-            if end == "csv" { "," } else { "$'\\t'" }
+            "every line of {file} becomes a task, including the header; with `--each-row {file}` the header names parameters: `PROGRAM {{NAME}}`"
+        ),
+        "jsonl" | "ndjson" => format!(
+            "the task gets a line of {file} as JSON; with `--each-row {file}` its keys name parameters: `PROGRAM {{NAME}}`"
         ),
         "json" => format!(
             "each line of {file} is a task; a task for each item of a JSON array is `--from-json {file}`"

@@ -28,7 +28,7 @@ output out log logfile: `stdout` is the file for standard output, `outputs` list
 error err errors: `stderr` is the file for standard error
 input: `inputs` lists files that the task reads, `stdin` is a text for its standard input
 retry maxretries attempts restarts restarttimes maxattempts tries retrycount numretries: `retries` is how often a task is tried again
-array foreach matrix params parameters loop with items: tasks that differ by a number or a text are an `[array]` with `ids` or `entries`, alone in a file; `hq submit --param` knows parameters
+array foreach matrix params parameters loop with items: tasks that differ by a number or a text are an `[array]` with `ids` or `entries`, alone in a file; `hq submit --param` and `--each-row` know parameters
 "#;
 
 /// Like `TASK_GUESSES`, for the file as a whole.
@@ -110,7 +110,11 @@ pub(super) fn for_bare_list(content: &str, format: Format) -> Option<&'static st
 pub(super) fn for_other_kind(path: &Path) -> Option<(&'static str, String)> {
     let file = path.display();
     let end = path.extension().and_then(|end| end.to_str());
-    if matches!(end, Some("csv" | "tsv" | "txt" | "list" | "lst" | "dat")) {
+    if matches!(end, Some("csv" | "tsv" | "jsonl")) {
+        let help = format!("a task for each row is `hq submit --each-row {file} -- PROGRAM`");
+        return Some(("a table", help));
+    }
+    if matches!(end, Some("txt" | "list" | "lst" | "dat")) {
         let help =
             format!("a task for each of its lines is `hq submit --each-line {file} -- PROGRAM`");
         return Some(("a list", help));
