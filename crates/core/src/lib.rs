@@ -10,6 +10,7 @@
 pub mod ask;
 pub mod autoalloc;
 pub mod batch;
+pub mod bound;
 pub mod bug;
 pub mod class;
 pub mod column;
