@@ -8,6 +8,7 @@
 //! requests, [`window`] uses an `index` to choose which of them a round examines. See
 //! `docs/scheduling.md`.
 
+mod class_queue;
 pub mod demand;
 pub mod explain;
 mod gang;
@@ -15,5 +16,6 @@ mod index;
 mod pack;
 pub mod queue;
 pub mod solve;
+pub mod task_limits;
 pub mod window;
 pub(crate) mod worker_plan;

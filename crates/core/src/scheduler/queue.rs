@@ -4,16 +4,23 @@
 //! The cost of every operation is logarithmic in the number of (job, submit) entries and ranges,
 //! and independent of the number of tasks.
 //!
+//! Limits bound how many of the ready tasks may start, see [`TaskLimits`]. Tasks that may not start
+//! are in the queue, but the counts that rounds see do not include them.
+//!
 //! If there are many queues, they are also in a [`RequestIndex`], which lets a round find the
 //! relevant ones. The index is updated in bounded steps, see [`ReadyQueue::follow`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
+use super::class_queue::{ClassQueue, Entry, Group};
 use super::index::{DeferredFree, RequestIndex};
+use super::task_limits::{SetId, TaskLimits, UNLIMITED};
 use crate::class::{ClassId, Classes, QueueKey};
 use crate::id::JobId;
+use crate::job::SubmitAt;
 use crate::range::IndexSet;
+use crate::time::Time;
 
 /// Consecutive indices of one submit that were taken from a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +35,6 @@ pub struct TakenRange {
     pub to: u32,
 }
 
-#[derive(Clone, Debug, Default)]
-struct ClassQueue {
-    entries: BTreeMap<(JobId, u32), IndexSet>,
-    len: u64,
-}
-
 /// The maximum number of queues that a round examines completely. With more queues, it uses the
 /// index.
 pub(crate) const QUEUES_SEEN_MAX: usize = 256;
@@ -45,6 +46,21 @@ const FOLLOWED_MAX: usize = 1_024;
 
 /// How many requests of an index are freed in one step, about 0.3 µs each.
 const FREED_MAX: usize = 8_192;
+
+impl TakenRange {
+    /// Returns the submit.
+    pub(crate) const fn at(self) -> SubmitAt {
+        submit_at(self.job, self.submit)
+    }
+}
+
+const fn submit_at(job: JobId, number: u32) -> SubmitAt {
+    SubmitAt { job, number }
+}
+
+/// The number of queues with tasks of the same limits that are compared before a task is sent
+/// behind another one.
+const RIVALS_MAX: usize = 64;
 
 /// The index and the changes that it does not contain yet.
 #[derive(Clone, Debug, Default)]
@@ -68,34 +84,43 @@ pub struct ReadyQueue {
     /// The same queues by their number of nodes.
     by_nodes: BTreeSet<(u32, QueueKey)>,
     len: u64,
+    limits: TaskLimits,
     indexed: Option<Box<Indexed>>,
     /// Discarded indexes, which are freed in steps because freeing a large one takes a long time.
     freed: Vec<DeferredFree>,
 }
 
 impl ReadyQueue {
-    /// Adds the indices `from..to` of a submit. Returns whether the queue was empty.
+    /// Adds the indices `from..to` of a submit. Returns whether these are the only tasks of the queue
+    /// that may start.
     pub fn insert(&mut self, key: QueueKey, job: JobId, submit: u32, from: u32, to: u32) -> bool {
         if from >= to {
             return false;
         }
-        let queue = self.queues.entry(key).or_default();
-        let is_first = queue.len == 0;
-        let set = queue.entries.entry((job, submit)).or_default();
-        // These are the first tasks of this submit here, so the job may be new to the queue.
-        if set.is_empty() {
-            self.by_job.insert((job, key));
-        }
-        let before = set.len();
-        set.insert_range(from, to);
-        let added = u64::from(set.len() - before);
-        queue.len += added;
-        self.len += added;
+        let is_new = !self.queues.contains_key(&key);
+        let before = self.queues.entry(key).or_default().startable();
+        let set = self.limits.set_of(submit_at(job, submit));
+        self.edit(key, set, |group| group.insert((job, submit), from, to));
+        self.by_job.insert((job, key));
         // The index contains queues but not task counts.
-        if is_first {
+        if is_new {
             self.note_changed(key);
         }
-        is_first
+        before == 0 && self.count(key) > 0
+    }
+
+    /// Changes the tasks of a queue with one limit set.
+    fn edit<R>(&mut self, key: QueueKey, set: SetId, f: impl FnOnce(&mut Group) -> R) -> Option<R> {
+        let queue = self.queues.get_mut(&key)?;
+        let len = |queue: &ClassQueue| queue.group(set).map_or(0, |group| group.len);
+        let before = len(queue);
+        let result = queue.edit(set, self.limits.available(set), f);
+        let after = len(queue);
+        self.len = self.len + after - before;
+        if set != UNLIMITED {
+            self.limits.note_queued(set, key, before, after);
+        }
+        Some(result)
     }
 
     /// Notes that each task of a queue takes at least `n_nodes` whole nodes.
@@ -106,50 +131,22 @@ impl ReadyQueue {
 
     /// Removes one index. Returns whether it was present.
     pub fn remove(&mut self, key: QueueKey, job: JobId, submit: u32, index: u32) -> bool {
-        let Some(queue) = self.queues.get_mut(&key) else {
-            return false;
-        };
-        let Some(set) = queue.entries.get_mut(&(job, submit)) else {
-            return false;
-        };
-        let removed = set.remove(index);
-        queue.len -= u64::from(removed);
-        self.len -= u64::from(removed);
-        if set.is_empty() {
-            queue.entries.remove(&(job, submit));
-            self.forget_entry(key, job);
-        }
-        removed
+        let set = self.limits.set_of(submit_at(job, submit));
+        let change = |set: &mut IndexSet| set.remove(index);
+        let removed = self.edit(key, set, |group| group.change((job, submit), change));
+        self.forget_entry(key, job);
+        removed.flatten().unwrap_or(false)
     }
 
     /// Removes indices of a job, given by submit, from its queues. Takes time linear in the number of
     /// queues and entries of the job, and of removed ranges.
     pub(crate) fn remove_held(&mut self, job: JobId, held: &BTreeMap<u32, IndexSet>) {
+        let sets = self.sets_of(job);
         let mut done_to = None;
         while let Some(key) = self.next_of(job, done_to) {
             done_to = Some(key);
-            let Some(queue) = self.queues.get_mut(&key) else {
-                continue;
-            };
-            let mut ended = Vec::new();
-            for ((_, submit), set) in queue.entries.range_mut((job, 0)..=(job, u32::MAX)) {
-                let Some(held) = held.get(submit) else {
-                    continue;
-                };
-                let found = set.ranges().flat_map(|(from, to)| held.within(from, to));
-                let before = set.len();
-                for (from, to) in found.collect::<Vec<_>>() {
-                    set.remove_range(from, to);
-                }
-                let removed = u64::from(before - set.len());
-                queue.len -= removed;
-                self.len -= removed;
-                if set.is_empty() {
-                    ended.push(*submit);
-                }
-            }
-            for submit in ended {
-                queue.entries.remove(&(job, submit));
+            for set in &sets {
+                self.edit(key, *set, |group| remove_from(group, job, held));
             }
             self.forget_entry(key, job);
         }
@@ -164,20 +161,18 @@ impl ReadyQueue {
         submit: u32,
         most: usize,
     ) -> Option<IndexSet> {
-        let Some(queue) = self.queues.get_mut(&key) else {
-            return Some(IndexSet::new());
-        };
-        let found = queue.entries.get(&(job, submit));
+        let set = self.limits.set_of(submit_at(job, submit));
+        let queue = self.queues.get(&key);
+        let group = queue.and_then(|queue| queue.group(set));
+        let found = group.and_then(|group| group.entries.get(&(job, submit)));
         if found.is_some_and(|set| set.ranges().nth(most).is_some()) {
             return None;
         }
-        let Some(set) = queue.entries.remove(&(job, submit)) else {
-            return Some(IndexSet::new());
-        };
-        queue.len -= u64::from(set.len());
-        self.len -= u64::from(set.len());
+        let taken = self.edit(key, set, |group| {
+            group.change((job, submit), std::mem::take)
+        });
         self.forget_entry(key, job);
-        Some(set)
+        Some(taken.flatten().unwrap_or_default())
     }
 
     /// Removes the tasks of the first `submits` submits of a job, starting after the queue
@@ -190,26 +185,38 @@ impl ReadyQueue {
         done_to: &mut Option<QueueKey>,
         left: &mut usize,
     ) -> bool {
+        let sets = self.sets_of(job);
         while let Some(key) = self.next_of(job, *done_to) {
-            if let Some(queue) = self.queues.get_mut(&key) {
-                let of_job = (job, 0)..(job, submits);
-                while let Some((entry, _)) = queue.entries.range(of_job.clone()).next() {
-                    // The next call continues with this queue.
-                    if *left == 0 {
-                        return false;
+            for set in &sets {
+                let is_done = self.edit(key, *set, |group| {
+                    while let Some((entry, _)) =
+                        group.entries.range((job, 0)..(job, submits)).next()
+                    {
+                        // The next call continues with this queue.
+                        if *left == 0 {
+                            return false;
+                        }
+                        *left -= 1;
+                        let entry = *entry;
+                        group.change(entry, std::mem::take);
                     }
-                    *left -= 1;
-                    let entry = *entry;
-                    if let Some(set) = queue.entries.remove(&entry) {
-                        queue.len -= u64::from(set.len());
-                        self.len -= u64::from(set.len());
-                    }
+                    true
+                });
+                if is_done == Some(false) {
+                    return false;
                 }
             }
             self.forget_entry(key, job);
             *done_to = Some(key);
         }
         true
+    }
+
+    /// Returns the limit sets of a job's tasks.
+    fn sets_of(&self, job: JobId) -> BTreeSet<SetId> {
+        let mut sets = self.limits.sets_of(job);
+        sets.insert(UNLIMITED);
+        sets
     }
 
     /// Returns the next less urgent queue that has tasks of a job.
@@ -221,20 +228,26 @@ impl ReadyQueue {
         of_job.next().map(|(_, key)| *key)
     }
 
-    /// Takes up to `limit` tasks in order.
-    pub fn take(&mut self, key: QueueKey, mut limit: u64) -> Vec<TakenRange> {
+    /// Takes up to `limit` tasks in order, and the places of their limits. `starts` says whether
+    /// they start now. Otherwise, tasks with a rate stay.
+    pub fn take(&mut self, key: QueueKey, mut limit: u64, starts: bool) -> Vec<TakenRange> {
         let mut taken = Vec::new();
-        let Some(queue) = self.queues.get_mut(&key) else {
-            return taken;
-        };
-        let mut ended = Vec::new();
-        while limit > 0 {
-            let Some(mut entry) = queue.entries.first_entry() else {
-                break;
+        let mut next = self.queues.get(&key).and_then(ClassQueue::front);
+        while limit > 0
+            && let Some((entry, set)) = next
+        {
+            let (job, submit) = entry;
+            let mut most = limit.min(self.limits.starts(set));
+            if set != UNLIMITED && !starts && self.limits.is_rated(set) {
+                most = 0;
+            }
+            let width = u32::try_from(most).unwrap_or(u32::MAX);
+            let pop = |set: &mut IndexSet| set.pop_front(width);
+            let range = match most {
+                0 => None,
+                _ => self.edit(key, set, |group| group.change(entry, pop)),
             };
-            let (job, submit) = *entry.key();
-            let width = u32::try_from(limit).unwrap_or(u32::MAX);
-            if let Some((from, to)) = entry.get_mut().pop_front(width) {
+            if let Some((from, to)) = range.flatten().flatten() {
                 taken.push(TakenRange {
                     job,
                     submit,
@@ -242,32 +255,30 @@ impl ReadyQueue {
                     to,
                 });
                 limit -= u64::from(to - from);
-                queue.len -= u64::from(to - from);
-                self.len -= u64::from(to - from);
+                self.limits.take(set, job, u64::from(to - from));
             }
-            // An earlier submit is used up before a later one.
-            if entry.get().is_empty() {
-                entry.remove();
-                ended.push(job);
+            // An earlier submit is used up before a later one, as far as its limits allow.
+            let queue = self.queues.get(&key);
+            let group = queue.and_then(|queue| queue.group(set));
+            let has_more = group.is_some_and(|group| group.entries.contains_key(&entry));
+            if most == 0 || !has_more {
+                next = queue.and_then(|queue| queue.front_behind((entry, set)));
+                self.forget_entry(key, job);
             }
-        }
-        for job in ended {
-            self.forget_entry(key, job);
         }
         taken
     }
 
-    /// Updates `by_job` after tasks of a job have been removed.
+    /// Updates `by_job` and the queues after tasks of a job have been removed.
     fn forget_entry(&mut self, key: QueueKey, job: JobId) {
         let Some(queue) = self.queues.get(&key) else {
             return;
         };
-        let mut of_job = queue.entries.range((job, 0)..=(job, u32::MAX));
         // Another submit of the job may still have tasks here.
-        if of_job.next().is_none() {
+        if !queue.has_job(job, &self.limits.sets_of(job)) {
             self.by_job.remove(&(job, key));
         }
-        if !queue.entries.is_empty() {
+        if queue.len() > 0 {
             return;
         }
         self.queues.remove(&key);
@@ -388,15 +399,15 @@ impl ReadyQueue {
         })
     }
 
-    /// Returns the number of ready tasks of a queue.
+    /// Returns the number of tasks of a queue that may start.
     pub(crate) fn count(&self, key: QueueKey) -> u64 {
-        self.queues.get(&key).map_or(0, |queue| queue.len)
+        self.queues.get(&key).map_or(0, ClassQueue::startable)
     }
 
-    /// Returns the earliest job with a ready task of a queue.
+    /// Returns the earliest job with a task of a queue that may start.
     pub(crate) fn first_job(&self, key: QueueKey) -> Option<JobId> {
-        let ((job, _), _) = self.queues.get(&key)?.entries.first_key_value()?;
-        Some(*job)
+        let (entry, _) = self.queues.get(&key)?.front()?;
+        Some(entry.0)
     }
 
     /// Returns the given queues with their counts, in the order of [`ReadyQueue::counts_by_age`].
@@ -405,9 +416,12 @@ impl ReadyQueue {
         sorted_by_age(found)
     }
 
-    /// Returns each queue with its number of ready tasks, in order of priority.
+    /// Returns each queue with its number of tasks that may start, if there are any, in order of
+    /// priority.
     pub fn counts(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
-        self.queues.iter().map(|(key, queue)| (*key, queue.len))
+        let counts = self.queues.iter();
+        let counts = counts.map(|(key, queue)| (*key, queue.startable()));
+        counts.filter(|(_, count)| *count > 0)
     }
 
     /// Returns the same counts, sorted by priority and then by the earliest job.
@@ -423,7 +437,7 @@ impl ReadyQueue {
         self.queues.is_empty()
     }
 
-    /// Returns the number of ready tasks.
+    /// Returns the number of ready tasks, including those whose limits let none of them start.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
@@ -432,20 +446,134 @@ impl ReadyQueue {
     /// Returns whether a task is ready.
     #[must_use]
     pub fn contains(&self, key: QueueKey, job: JobId, submit: u32, index: u32) -> bool {
-        self.queues
-            .get(&key)
-            .and_then(|queue| queue.entries.get(&(job, submit)))
-            .is_some_and(|set| set.contains(index))
+        let set = self.limits.set_of(submit_at(job, submit));
+        let queue = self.queues.get(&key);
+        let group = queue.and_then(|queue| queue.group(set));
+        let indices = group.and_then(|group| group.entries.get(&(job, submit)));
+        indices.is_some_and(|indices| indices.contains(index))
     }
 }
 
-/// Sorts queues by priority, and within a priority by their earliest job.
+/// Limits of tasks.
+impl ReadyQueue {
+    /// Returns the limits and the places that tasks take.
+    pub(crate) const fn limits(&self) -> &TaskLimits {
+        &self.limits
+    }
+
+    /// Returns the limits, to change them. The changes take effect with [`Self::update_limits`].
+    pub(crate) const fn limits_mut(&mut self) -> &mut TaskLimits {
+        &mut self.limits
+    }
+
+    /// Notes how many tasks may start now. Returns whether tasks that waited for a limit may start.
+    pub(crate) fn update_limits(&mut self, now: Time) -> bool {
+        let (changed, may_start) = self.limits.update(now);
+        for (set, after) in changed {
+            let before = self.limits.available(set);
+            for key in self.limits.set_available(set, after) {
+                if let Some(queue) = self.queues.get_mut(&key) {
+                    queue.set_available(set, before, after);
+                }
+            }
+        }
+        may_start
+    }
+
+    /// Gives a submit another limit set, after the limits of its job have changed.
+    pub(crate) fn move_submit(&mut self, at: SubmitAt) {
+        let (mut moved, mut done_to) = (Vec::new(), None);
+        while let Some(key) = self.next_of(at.job, done_to) {
+            done_to = Some(key);
+            let set = self.limits.set_of(at);
+            let take = |group: &mut Group| group.change((at.job, at.number), std::mem::take);
+            let indices = self.edit(key, set, take).flatten();
+            moved.extend(indices.map(|indices| (key, indices)));
+        }
+        self.limits.move_submit(at);
+        for (key, indices) in moved {
+            for (from, to) in indices.ranges() {
+                self.insert(key, at.job, at.number, from, to);
+            }
+        }
+    }
+
+    /// Takes the next task of a submit to send it behind another task of the submit, whose places
+    /// it takes over. `behind` such tasks have been sent already. Returns `None` if places are free, if a task of another submit comes first,
+    /// or if no task with an index that is `allowed` comes next.
+    pub(crate) fn take_behind(
+        &mut self,
+        key: QueueKey,
+        at: SubmitAt,
+        behind: u32,
+        allowed: impl FnOnce(u32) -> bool,
+    ) -> Option<u32> {
+        let set = self.limits.set_of(at);
+        let places = self.limits.full_places(set)?;
+        if self.limits.is_closed() {
+            return None;
+        }
+        let entry = (at.job, at.number);
+        let is_later = |(other, rival): (SetId, QueueKey)| {
+            let queue = self.queues.get(&rival);
+            let front = queue.and_then(|queue| queue.group(other)?.front());
+            front.is_none_or(|front| (key.priority, entry) <= (rival.priority, front))
+        };
+        let rivals: Vec<_> = self.limits.rivals(set).take(RIVALS_MAX).collect();
+        if rivals.len() == RIVALS_MAX || !rivals.into_iter().all(is_later) {
+            return None;
+        }
+        let group = self.queues.get(&key)?.group(set)?;
+        let indices = group.entries.get(&entry)?;
+        let (index, _) = indices.ranges().next()?;
+        // The tasks that run should get equally many, and the last ones the first free places.
+        let share = (u64::from(indices.len()) + u64::from(behind)) / places;
+        if u64::from(behind) >= share || !allowed(index) {
+            return None;
+        }
+        self.edit(key, set, |group| {
+            group.change(entry, |indices| indices.remove(index))
+        });
+        self.forget_entry(key, at.job);
+        Some(index)
+    }
+
+    /// Panics if the numbers of tasks that may start are wrong.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn check(&self) {
+        let queues = self.queues.values();
+        queues.for_each(|queue| queue.check(&self.limits));
+        let len: u64 = self.queues.values().map(ClassQueue::len).sum();
+        assert_eq!(len, self.len, "number of ready tasks");
+    }
+}
+
+/// Removes held indices of a job, given by submit, from tasks with the same limits.
+fn remove_from(group: &mut Group, job: JobId, held: &BTreeMap<u32, IndexSet>) {
+    let entries = group.entries.range((job, 0)..=(job, u32::MAX));
+    let entries: Vec<Entry> = entries.map(|(entry, _)| *entry).collect();
+    for entry in entries {
+        let Some(held) = held.get(&entry.1) else {
+            continue;
+        };
+        group.change(entry, |indices| {
+            let found = indices.ranges();
+            let found = found.flat_map(|(from, to)| held.within(from, to));
+            for (from, to) in found.collect::<Vec<_>>() {
+                indices.remove_range(from, to);
+            }
+        });
+    }
+}
+
+/// Sorts the queues with tasks that may start by priority, and within a priority by their earliest
+/// job.
 fn sorted_by_age<'a>(
     queues: impl Iterator<Item = (QueueKey, &'a ClassQueue)>,
 ) -> Vec<(QueueKey, u64)> {
-    let heads = queues.map(|(key, queue)| {
-        let earliest = queue.entries.keys().next().copied();
-        (key.priority, earliest, key.class, queue.len)
+    let heads = queues.filter_map(|(key, queue)| {
+        let (earliest, _) = queue.front()?;
+        Some((key.priority, earliest, key.class, queue.startable()))
     });
     let mut heads: Vec<_> = heads.collect();
     heads.sort_unstable();
@@ -473,7 +601,7 @@ mod tests {
                 .collect::<Vec<_>>(),
             [(5, 1), (0, 12)]
         );
-        let taken = queue.take(LOW, 4);
+        let taken = queue.take(LOW, 4, true);
         assert_eq!(
             taken,
             [
@@ -520,7 +648,7 @@ mod tests {
             "it is not there any more"
         );
         assert_eq!(counts(&queue), (14, 2, 16));
-        queue.take(LOW, 12);
+        queue.take(LOW, 12, true);
         assert_eq!(counts(&queue), (2, 2, 4));
         let (mut done_to, mut left) = (None, 1);
         assert!(!queue.remove_some(JobId(2), 1, &mut done_to, &mut left));

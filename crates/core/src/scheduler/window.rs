@@ -500,7 +500,7 @@ mod tests {
         let first = |bench: &Bench| able(&bench.ready, &offers, 1, u64::MAX);
         assert_eq!(first(&bench), [urgent]);
         // The index is updated in the next round.
-        assert_eq!(bench.ready.take(urgent, 1).len(), 1);
+        assert_eq!(bench.ready.take(urgent, 1, true).len(), 1);
         assert_eq!(first(&bench), [other]);
     }
 }

@@ -156,7 +156,7 @@ impl Dispatcher {
 
     /// Takes tasks out of the ready queue for dispatch.
     pub(super) fn take(&mut self, key: QueueKey, count: u64) -> Vec<TakenRange> {
-        self.ready.take(key, count)
+        self.ready.take(key, count, true)
     }
 
     /// Takes all tasks of a submit out of a queue in order to move them. Returns `None` if there
