@@ -86,6 +86,7 @@ fn fill(path: &Path) {
             origin: None,
             nonce: None,
             notes: Vec::new(),
+            limits: hq_core::bound::SubmitLimits::default(),
             body: SubmitBody::Array(ArraySpec {
                 ids: ArrayIds::Given(ids.clone()),
                 entries: None,

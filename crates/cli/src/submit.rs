@@ -250,6 +250,7 @@ pub(crate) fn bare_submit(target: SubmitTarget, submit_dir: &Path, body: SubmitB
         origin: None,
         nonce: None,
         notes: Vec::new(),
+        limits: hq_core::bound::SubmitLimits::default(),
         body,
     }
 }

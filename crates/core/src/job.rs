@@ -23,6 +23,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::bound::{Rate, SubmitLimits};
 use crate::bug;
 use crate::class::ClassId;
 use crate::graph::{Cycle, Graph};
@@ -195,6 +196,8 @@ pub struct Submit {
     pub nonce: Option<u64>,
     /// The probable mistakes that the client found.
     pub notes: Vec<Box<str>>,
+    /// The limits on the tasks.
+    pub limits: SubmitLimits,
     /// The templates, entries and dependencies.
     pub kind: SubmitKind,
     /// The highest priority of the tasks.
@@ -230,6 +233,13 @@ impl Submit {
             ids.extend(self.ids.slice(start, end));
         }
         ids
+    }
+
+    /// Returns the number of unfinished tasks.
+    pub(crate) fn unfinished(&self) -> u32 {
+        let runs = self.tasks.runs(0, self.ids.len());
+        let left = runs.filter(|(_, _, phase)| !phase.is_terminal());
+        left.map(|(from, to, _)| to - from).sum()
     }
 
     /// Returns all dependencies of a task on earlier submits, including the finished ones.
@@ -276,6 +286,10 @@ pub struct Job {
     pub is_open: bool,
     /// Whether the job closes once no task is left that could submit to it.
     pub closes_itself: bool,
+    /// The maximum number of tasks that run at the same time.
+    pub max_running: Option<u32>,
+    /// How many tasks may start in a period.
+    pub max_rate: Option<Rate>,
     /// The maximum number of tasks over the job's lifetime. `None` means that only the number of
     /// ids limits it.
     pub tasks_max: Option<u32>,
@@ -331,6 +345,8 @@ impl Job {
             max_fails,
             is_open,
             closes_itself: false,
+            max_running: None,
+            max_rate: None,
             tasks_max: None,
             cancel_reason: None,
             submitted: now,

@@ -44,6 +44,7 @@ mod submit;
 mod submit_key;
 mod successors;
 mod sweep;
+mod task_limits;
 mod triggers;
 mod worker_events;
 
@@ -71,6 +72,7 @@ pub use refusal::SubmitRefusal;
 pub use remake::{Again, is_large_job, specs};
 pub use restore::{JobRecord, RestoreError, StoredWorker};
 pub use submit_key::SubmitKey;
+pub use task_limits::LimitChange;
 pub use triggers::RoundSize;
 
 use crate::autoalloc::AutoallocState;
@@ -528,6 +530,7 @@ impl ServerState {
                 Some(held) => Reply::Held(held),
                 None => Reply::Refused(SubmitRefusal::JobNotFound(job)),
             },
+            Command::Limit(change) => Reply::Limit(self.change_limit(ctx, &change)),
             Command::DropEntries { job, tasks } => self.drop_entries(ctx, job, &tasks),
             Command::ForgetJobs { jobs, states } => {
                 return self.on_sweep(ctx, request, &jobs, JobAction::Forget(states));

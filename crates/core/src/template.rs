@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bound::SubmitLimits;
 use crate::growth::MEMORY;
 use crate::id::{InstanceId, JobId, TaskId};
 use crate::params::{Params, fill};
@@ -346,6 +347,8 @@ pub struct SubmitSpec {
     pub nonce: Option<u64>,
     /// Possible mistakes that the client found, as complete sentences. Shown with the job.
     pub notes: Vec<Box<str>>,
+    /// The limits on the tasks.
+    pub limits: SubmitLimits,
     /// The tasks.
     pub body: SubmitBody,
 }

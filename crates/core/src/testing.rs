@@ -96,6 +96,7 @@ pub fn array_submit(count: u32, template: TaskTemplate) -> SubmitSpec {
         origin: None,
         nonce: None,
         notes: Vec::new(),
+        limits: crate::bound::SubmitLimits::default(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(IdArray::consecutive(0, count).unwrap_or_default()),
             entries: None,

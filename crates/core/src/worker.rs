@@ -440,6 +440,15 @@ impl Worker {
         back
     }
 
+    /// Marks a task as being retracted, unless it has started or was marked before. Returns its
+    /// instance.
+    pub(crate) fn take_unstarted_one(&mut self, key: TaskKey) -> Option<(TaskKey, InstanceId)> {
+        let assigned = self.assigned.get_mut(&key)?;
+        let is_wanted = !assigned.started && !assigned.retracting;
+        assigned.retracting |= is_wanted;
+        is_wanted.then_some((key, assigned.instance))
+    }
+
     pub(crate) fn mark_retracting(&mut self, key: TaskKey) {
         let Some(assigned) = self.assigned.get_mut(&key) else {
             bug!(

@@ -51,7 +51,7 @@ pub use convert::ConvertError;
 pub use handshake::{HandshakeError, Plane};
 pub use key::{SecretKey, ServerKey};
 pub use limits::Limits;
-pub use obstacle::{could_run, why_nothing_runs};
+pub use obstacle::{could_run, reasons, why_nothing_runs};
 pub use resolve::{Strangers, addresses_of, connect_any, connect_tcp, resolve};
 
 pub use prost::Message;

@@ -4,17 +4,40 @@ use std::time::Duration;
 
 use hq_core::diagnosis;
 use hq_core::resource::amount::Amount;
+use hq_core::words::{count, duration};
 
 use crate::client::{
     ExplainItem, Explanation, VariantExplanation, WorkerExplanation, explain_item::Item,
 };
 
+/// Returns why a task waits, apart from workers, most important first: dependencies, a hold, limits,
+/// the delay of its next attempt. Each reason is a sentence without a full stop.
+#[must_use]
+pub fn reasons(explanation: &Explanation) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if explanation.waiting_dep_count > 0 {
+        let others = count(explanation.waiting_dep_count.into(), "other task");
+        reasons.push(format!("it waits for {others}"));
+    }
+    if explanation.is_held {
+        reasons.push("it is held by a user".to_owned());
+    }
+    let limits = explanation.limits.iter();
+    reasons.extend(limits.map(|limit| format!("it waits for {limit}")));
+    if let Some(wait) = explanation.next_attempt_in_ns {
+        let wait = duration(Duration::from_nanos(wait));
+        reasons.push(format!(
+            "it failed, and waits for its next attempt in {wait}"
+        ));
+    }
+    reasons
+}
+
 /// Returns the reason. `None` if waiting is normal, because the tasks wait for other tasks or for
 /// busy resources.
 #[must_use]
 pub fn why_nothing_runs(explanation: &Explanation) -> Option<String> {
-    let waits = explanation.waiting_dep_count > 0 || explanation.is_held;
-    if waits || explanation.sent_to.is_some() {
+    if !reasons(explanation).is_empty() || explanation.sent_to.is_some() {
         return None;
     }
     if explanation.workers.is_empty() || explanation.workers.iter().any(could_run) {

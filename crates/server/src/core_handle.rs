@@ -310,6 +310,7 @@ impl CoreHandle {
             | Command::CancelTasks { .. }
             | Command::SignalTasks { .. }
             | Command::HoldTasks { .. }
+            | Command::Limit(_)
             | Command::DropEntries { .. }
             | Command::ForgetJobs { .. }
             | Command::Queue(_)

@@ -71,6 +71,7 @@ impl EmbeddedServer {
             pid: std::process::id(),
             start_unix_ns: Clock::new().now().wall.0,
             knows_nonces: true,
+            knows_limits: true,
             ..client::ServerInfo::default()
         };
         let limits = (config.idle_timeout, stats);

@@ -665,6 +665,7 @@ fn server_info(config: &ServerConfig, access: &AccessFile) -> client::ServerInfo
         now_unix_ns: 0,
         internal_error_count: 0,
         knows_nonces: true,
+        knows_limits: true,
         journal_path: match &config.journal {
             Journal::File(path) => Some(path.display().to_string()),
             Journal::InServerDir | Journal::None => None,

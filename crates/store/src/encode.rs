@@ -156,6 +156,7 @@ fn without_tasks(spec: &SubmitSpec) -> SubmitSpec {
         origin: spec.origin.clone(),
         nonce: spec.nonce,
         notes: spec.notes.clone(),
+        limits: spec.limits.clone(),
         body: SubmitBody::Graph(GraphSpec {
             templates: Vec::new(),
             tasks: Vec::new(),

@@ -203,13 +203,11 @@ impl<'a> Group<'a> {
             ChangeKind::WaitingSuperseded { job, number, first } => {
                 meta::note_instance(db, meta::FIRST_INSTANCE, (*job, *number), *first)
             }
-            ChangeKind::JobResubmitted { job, new } => {
-                let key = format!("{}{job}", meta::RESUBMITTED);
-                meta::set(db, &key, new.as_u32())
-            }
+            ChangeKind::JobResubmitted { job, new } => meta::note_resubmitted(db, *job, *new),
             ChangeKind::EntriesDropped { job, number, calls } => {
                 self.drop_entries(*job, *number, calls)
             }
+            ChangeKind::LimitChanged { name, bounds } => self.limit(at, name, *bounds),
             ChangeKind::TasksHeld(job, held) => self.held(at, *job, held),
             ChangeKind::JobClosed(job) => self.closed(at, *job),
             ChangeKind::JobCanceled { job, reason } => self.canceled(at, *job, reason),

@@ -91,6 +91,7 @@ pub(crate) fn load(
     load_submit_keys(connection, &mut loaded)?;
     // The state requires this order: repeats belong to submits, and tasks belong to submits and may
     // still be running on workers.
+    load_limits(connection, &mut loaded)?;
     load_submits(connection, &mut loaded)?;
     load_repeated(connection, &mut loaded)?;
     load_first_instances(connection, &mut loaded)?;
@@ -260,6 +261,16 @@ const DECODED_COPIES: u64 = 4;
 const LARGE_GRAPH: usize = 10_000;
 /// The measured memory use of a task with its own template, in bytes.
 const TEMPLATE_LEN: u64 = 2 << 10;
+
+fn load_limits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
+    for (name, bound) in meta::texts(connection, meta::LIMIT)? {
+        match bound.parse() {
+            Ok(bound) => loaded.state.restore_limit(&name, bound),
+            Err(error) => tracing::error!(name, bound, %error, "a stored limit was dropped"),
+        }
+    }
+    Ok(())
+}
 
 fn load_submits(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Result<()> {
     let sql = "SELECT s.job, s.spec, s.spec_check FROM submit_data s JOIN job_data j ON j.id = s.job \

@@ -54,6 +54,15 @@ pub(crate) fn note_instance(
     set(connection, &key, instance.as_u32())
 }
 
+/// Stores which job resubmitted tasks of a job.
+pub(crate) fn note_resubmitted(
+    connection: &Connection,
+    job: JobId,
+    new: JobId,
+) -> rusqlite::Result<()> {
+    set(connection, &format!("{RESUBMITTED}{job}"), new.as_u32())
+}
+
 /// Stores a hold or release of tasks as the change with this number. If it concerns the whole job, it
 /// replaces the earlier ones.
 pub(crate) fn note_held(
@@ -171,6 +180,9 @@ pub(crate) const ACKNOWLEDGED: &str = "acknowledged_";
 pub(crate) const TOKEN: &str = "token_";
 /// The key prefix of resubmitted jobs. The value is the id of the new job.
 pub(crate) const RESUBMITTED: &str = "resubmitted_";
+
+/// The key prefix of limits on tasks, followed by the name. The value is the limit as text.
+pub(crate) const LIMIT: &str = "limit_";
 
 /// The key prefix of holds and releases of tasks, followed by `<job>_<number>`.
 pub(crate) const HELD: &str = "held_";

@@ -158,6 +158,7 @@ pub(crate) fn submitted_with(job: JobId, ids: &IdArray, arg_len: usize) -> Chang
         origin: None,
         nonce: None,
         notes: Vec::new(),
+        limits: hq_core::bound::SubmitLimits::default(),
         body: SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids.clone()),
             entries: None,

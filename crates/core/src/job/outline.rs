@@ -12,6 +12,8 @@ impl Job {
         let (name, submits) = (self.name.clone(), self.submits.iter());
         Self {
             closes_itself: self.closes_itself,
+            max_running: self.max_running,
+            max_rate: self.max_rate,
             tasks_max: self.tasks_max,
             submits: submits.map(Submit::outline).collect(),
             index: self.index.clone(),
@@ -32,6 +34,7 @@ impl Submit {
             origin: self.origin.clone(),
             nonce: self.nonce,
             notes: self.notes.clone(),
+            limits: self.limits.clone(),
             kind: self.kind.clone(),
             priority_max: self.priority_max,
             spent: Spent::default(),

@@ -27,6 +27,7 @@ fn submit(ids: IdArray) -> Submit {
         origin: None,
         nonce: None,
         notes: Vec::new(),
+        limits: SubmitLimits::default(),
         kind: SubmitKind::Array {
             template,
             asked,

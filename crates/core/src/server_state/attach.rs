@@ -170,6 +170,7 @@ impl ServerState {
                 bug!("task {task} was taken off worker {id} in between");
                 continue;
             };
+            self.note_left(task, &assigned);
             let had_nodes = self.release_gang(ctx, task);
             let at = assigned.slot.of(task.job);
             match self.holds(id, task.job, &assigned) {

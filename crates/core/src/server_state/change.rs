@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::SubmitKey;
 use crate::autoalloc::{AllocationEvent, QueueRecord};
 use crate::batch::QueueParams;
+use crate::bound::Bound;
 use crate::growth::Grant;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
@@ -248,6 +249,13 @@ pub enum ChangeKind {
     /// up, together with instances that it may have started. `false` if all waiting tasks have
     /// received other instances since then.
     StartsUnknown(bool),
+    /// A user has set, changed or removed a limit of the server.
+    LimitChanged {
+        /// The name of the limit.
+        name: Box<str>,
+        /// The limit before and now. `None` means that there is none.
+        bounds: [Option<Bound>; 2],
+    },
     /// A user has held or released tasks of this job.
     TasksHeld(JobId, Held),
     /// The next instances of all waiting tasks of a submit were advanced.
@@ -338,6 +346,7 @@ impl ChangeKind {
             | Self::StartsUnknown(_)
             | Self::WaitingSuperseded { .. }
             | Self::TasksHeld(..)
+            | Self::LimitChanged { .. }
             | Self::Allocation(_) => true,
             Self::TaskEnded { awaited, .. } => matches!(awaited, EndAwaited::ByJobs),
             Self::JobCompleted(_)

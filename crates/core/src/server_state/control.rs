@@ -309,6 +309,7 @@ impl ServerState {
             ctx.free(Freed::Job(Box::new(job)));
         }
         self.submit_keys.forget(id);
+        self.dispatcher.forget_job(id);
         true
     }
 
@@ -418,6 +419,7 @@ mod tests {
                 | Reply::Queue(_)
                 | Reply::Signaled(_)
                 | Reply::Held(_)
+                | Reply::Limit(_)
                 | Reply::Forgotten { .. } => None,
             }
         });

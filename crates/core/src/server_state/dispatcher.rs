@@ -27,8 +27,11 @@ use crate::resource::descriptor::ResourceDescriptor;
 use crate::resource::request::RequestVariants;
 use crate::scheduler::queue::{ReadyQueue, TakenRange};
 use crate::scheduler::solve::{GangStart, Placement, RoundInput, RoundPlan, solve};
+use crate::scheduler::task_limits::TaskLimits;
 use crate::scheduler::window::{Window, WindowInput, window};
 use crate::time::Time;
+#[cfg(any(test, feature = "testing"))]
+use crate::worker::Turn;
 use crate::worker::{LostWorker, Worker, Workers};
 
 /// The size of a portion, in examined tasks of graphs, tasks removed from the queue, submits or
@@ -80,6 +83,8 @@ struct Leaving {
     submits: u32,
     /// The last queue from which the tasks have been removed.
     done_to: Option<QueueKey>,
+    /// Whether the job is forgotten when its tasks have left.
+    is_forgotten: bool,
 }
 
 /// One scheduling round: its window and its decisions.
@@ -154,9 +159,20 @@ impl Dispatcher {
         }
     }
 
-    /// Takes tasks out of the ready queue for dispatch.
-    pub(super) fn take(&mut self, key: QueueKey, count: u64) -> Vec<TakenRange> {
-        self.ready.take(key, count, true)
+    /// Takes tasks out of the ready queue for dispatch, and the places of their limits. `starts`
+    /// says whether they start now.
+    pub(super) fn take(&mut self, key: QueueKey, count: u64, starts: bool) -> Vec<TakenRange> {
+        let taken = self.ready.take(key, count, starts);
+        let found: u64 = taken
+            .iter()
+            .map(|range| u64::from(range.to - range.from))
+            .sum();
+        // Two queues share a limit, and the round saw the same free places for both. The room is
+        // still free for other tasks.
+        if found < count && starts {
+            self.triggers.note_ready();
+        }
+        taken
     }
 
     /// Takes all tasks of a submit out of a queue in order to move them. Returns `None` if there
@@ -195,6 +211,7 @@ impl Dispatcher {
         let leaving = Leaving {
             submits,
             done_to: None,
+            is_forgotten: false,
         };
         let was_leaving = self.leaving.insert(job, leaving).is_some();
         // If many jobs end at once, the first may use up the rest of this batch.
@@ -209,6 +226,53 @@ impl Dispatcher {
     /// Notes that held tasks were released, or that all undispatched tasks are back.
     pub(super) const fn note_ready(&mut self) {
         self.triggers.note_ready();
+    }
+}
+
+/// Limits of tasks.
+impl Dispatcher {
+    /// Returns the limits, and the places that tasks take.
+    pub(super) const fn limits(&self) -> &TaskLimits {
+        self.ready.limits()
+    }
+
+    /// Returns the limits, to change them. The next round sees the changes.
+    pub(super) const fn limits_mut(&mut self) -> &mut TaskLimits {
+        self.ready.limits_mut()
+    }
+
+    /// Notes how many tasks with limits may start now. This must follow each change of places.
+    pub(super) fn update_limits(&mut self, now: Time) {
+        // The tasks that may start now may fit on any worker.
+        if self.ready.update_limits(now) {
+            self.triggers.note_ready();
+        }
+    }
+
+    /// Gives a submit another limit set, after the limits of its job have changed.
+    pub(super) fn move_submit(&mut self, at: SubmitAt) {
+        self.ready.move_submit(at);
+    }
+
+    /// Takes the next task of a submit to send it behind another one; see
+    /// [`ReadyQueue::take_behind`].
+    pub(super) fn take_behind(
+        &mut self,
+        key: QueueKey,
+        at: SubmitAt,
+        behind: u32,
+        allowed: impl FnOnce(u32) -> bool,
+    ) -> Option<u32> {
+        self.ready.take_behind(key, at, behind, allowed)
+    }
+
+    /// Forgets a job that has ended.
+    pub(super) fn forget_job(&mut self, job: JobId) {
+        match self.leaving.get_mut(&job) {
+            // Its tasks are found by their limits.
+            Some(leaving) => leaving.is_forgotten = true,
+            None => self.ready.limits_mut().forget_job(job),
+        }
     }
 }
 
@@ -274,8 +338,13 @@ impl Dispatcher {
         };
         let (done_to, left) = (&mut leaving.done_to, &mut self.leave_left);
         let is_done = self.ready.remove_some(id, leaving.submits, done_to, left);
-        if is_done {
-            self.leaving.remove(&id);
+        if is_done
+            && self
+                .leaving
+                .remove(&id)
+                .is_some_and(|leaving| leaving.is_forgotten)
+        {
+            self.ready.limits_mut().forget_job(id);
         }
         is_done
     }
@@ -327,7 +396,8 @@ impl Dispatcher {
 
     /// Returns the time of the next round if no further inputs arrive.
     pub(super) fn due_at(&self) -> Option<Time> {
-        let times = [self.triggers.due_at(), self.retraction.due_at()];
+        let limits = self.ready.limits().due_at();
+        let times = [self.triggers.due_at(), self.retraction.due_at(), limits];
         times.into_iter().flatten().min()
     }
 
@@ -345,6 +415,7 @@ impl Dispatcher {
     /// nothing to plan.
     pub(super) fn plan(&mut self, now: Time, workers: &mut Workers) -> Option<Round> {
         self.last_round = RoundSize::default();
+        self.update_limits(now);
         let is_everyone = self.triggers.begin(workers);
         // This must happen before the window is chosen, which uses the index.
         self.ready.follow(&self.classes);
@@ -449,6 +520,7 @@ impl Dispatcher {
     /// for the room. `has_more` says whether other work is due immediately.
     pub(super) fn finish(&mut self, ctx: &mut Ctx<'_>, workers: &mut Workers, has_more: bool) {
         let now = ctx.now.mono;
+        let has_more = has_more || self.triggers.examines_all();
         if has_more || self.ready.is_behind() || self.ready.is_freeing() || self.is_unsettled() {
             self.triggers.go_on(now);
         }
@@ -496,5 +568,10 @@ impl Dispatcher {
     pub(super) fn check(&self, workers: &Workers) {
         workers.check(&self.classes);
         self.reservations.check(workers);
+        self.ready.check();
+        let assigned = workers.live().values().flat_map(Worker::assigned);
+        let placed = assigned.filter(|(_, assigned)| assigned.turn == Turn::Now);
+        self.limits()
+            .check(placed.map(|(task, assigned)| (task.job, assigned.limits)));
     }
 }

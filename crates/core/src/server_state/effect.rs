@@ -63,6 +63,8 @@ pub enum Reply {
     Jobs(Selected<JobResult>),
     /// The answer to a signal command.
     Signaled(Signaled),
+    /// The answer to a change of a limit.
+    Limit(Result<(), Refusal>),
     /// The answer to a hold or release command.
     Held(HeldTasks),
     /// The answer to a resubmit command, with a row for each job.

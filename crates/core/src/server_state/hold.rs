@@ -98,6 +98,7 @@ impl ServerState {
             self.let_go(ctx, job, submits);
         }
         self.note_all_let_go(ctx);
+        self.dispatcher.limits_mut().close(false);
         // Workers were tried before these tasks were queued, so all workers are examined once more.
         self.dispatcher.note_ready();
     }
@@ -157,7 +158,10 @@ impl ServerState {
         if class.is_multi_node() || class.variants.get(variant as usize).is_none() {
             return;
         }
-        let assigned = Assigned::restored(slot, key, variant, instance);
+        let limits = self.dispatcher.limits_mut();
+        let set = limits.set_of(slot.of(task.job).submit());
+        limits.take_place(set, task.job);
+        let assigned = Assigned::restored(slot, key, variant, instance, set);
         worker.assign(task, assigned, &class);
         // Without this, a cancel would not reach the task, and its templates would never be
         // dropped.

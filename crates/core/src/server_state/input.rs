@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::task_limits::LimitChange;
 use crate::autoalloc::{self, QueueCommand};
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
@@ -177,6 +178,8 @@ pub enum Command {
         /// Whether to hold the tasks. `false` releases them.
         is_held: bool,
     },
+    /// Sets, changes or removes a limit of the server.
+    Limit(LimitChange),
     /// Drops the arguments of calls that have ended. Other tasks keep theirs.
     DropEntries {
         /// The id of the job.

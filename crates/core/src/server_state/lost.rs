@@ -15,7 +15,7 @@ use crate::retry::RetrySpec;
 use crate::task::{Phase, TaskEnd, TaskRecord};
 use crate::template::CrashLimit;
 use crate::time::Now;
-use crate::worker::{Assigned, LostWorker, Worker};
+use crate::worker::{Assigned, LostWorker, Turn, Worker};
 
 impl ServerState {
     /// Removes a worker. Its tasks are requeued or fail, and the worker remains listed.
@@ -31,6 +31,8 @@ impl ServerState {
         } else {
             reason
         };
+        let survival = self.workers.get(id).map(|worker| worker.survival(reason));
+        let until = ctx.now.mono + survival.unwrap_or_default();
         let Some(lost) = self.workers.lose(id, ctx.now.wall, reason) else {
             bug!("worker {id} is lost, but is not live");
             return;
@@ -44,6 +46,11 @@ impl ServerState {
         self.dispatcher.forget_worker(&lost);
         let mut touched = BTreeSet::new();
         for (task, assigned) in &lost.tasks {
+            if assigned.turn == Turn::Now {
+                let limits = self.dispatcher.limits_mut();
+                limits.keep(id, assigned.limits, task.job, until);
+            }
+            self.heads.take_behind(assigned.slot.of(task.job));
             // Without its root, a multi-node task has ended, so its other nodes are free.
             self.release_gang(ctx, *task);
             if let Some(phase) = self.holds(id, task.job, assigned) {

@@ -1,5 +1,6 @@
 //! The reasons why the state refuses a submit.
 
+use super::task_limits::known;
 use crate::id::{InstanceId, JobId, TaskId};
 use crate::job::GraphError;
 use crate::limits::TooLarge;
@@ -73,6 +74,24 @@ pub enum SubmitRefusal {
          the others for it"
     )]
     TooManyEarlier,
+    /// The submit names a limit that does not exist.
+    #[error("There is no limit {name:?}{}", known(.names))]
+    UnknownLimit {
+        /// The given name.
+        name: Box<str>,
+        /// The names that exist.
+        names: Vec<Box<str>>,
+    },
+    /// A task counts more toward a limit than the limit allows.
+    #[error("each task counts {amount} toward limit {name:?}, which is {max}")]
+    LimitTooSmall {
+        /// The name of the limit.
+        name: Box<str>,
+        /// How much a task counts.
+        amount: u32,
+        /// The limit.
+        max: u32,
+    },
     /// The job would have too many notifications.
     #[error("a job can have at most 64 notifications (--notify)")]
     TooManyNotices,
@@ -150,6 +169,8 @@ impl SubmitRefusal {
             | Self::Cycle(_)
             | Self::DependencyUnknown(..)
             | Self::AfterCycle(_)
+            | Self::UnknownLimit { .. }
+            | Self::LimitTooSmall { .. }
             | Self::AfterNoTask(..) => RefusalKind::Invalid,
             Self::TooManyTasks
             | Self::TasksMax { .. }
@@ -186,6 +207,8 @@ impl SubmitRefusal {
             | Self::TooManyEarlier
             | Self::TooManyJobs
             | Self::TooManyAfter
+            | Self::UnknownLimit { .. }
+            | Self::LimitTooSmall { .. }
             | Self::TooManyNotices
             | Self::TooLarge(_) => (None, None),
         }

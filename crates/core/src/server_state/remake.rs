@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::prepared::{BodyEncoder, Prepared, is_large};
 use super::refusal::SubmitRefusal;
+use crate::bound::SubmitLimits;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Submit, SubmitKind, TaskSlot};
 use crate::limits::check_submit;
@@ -428,6 +429,11 @@ fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
         origin: None,
         nonce: None,
         notes: submit.notes.clone(),
+        limits: SubmitLimits {
+            uses: submit.limits.uses.clone(),
+            max_running: job.max_running,
+            max_rate: job.max_rate,
+        },
         body,
     }
 }

@@ -155,6 +155,7 @@ impl ServerState {
         let header = self.header(job, spec);
         let submit = self.build(header, ids, prepared);
         if let Some(at) = self.jobs.add_submit(id, submit) {
+            self.limit_submit(Time(0), at);
             self.intern(at, 0..u32::MAX);
             self.begin_learning(Time(0), at);
         }
@@ -296,11 +297,13 @@ impl ServerState {
             bug!("task {} of job {id} has no request", stored.task);
             return;
         };
-        let assigned = Assigned::restored(slot, key, stored.variant, stored.instance);
+        let set = self.dispatcher.limits().set_of(at.submit());
+        let assigned = Assigned::restored(slot, key, stored.variant, stored.instance, set);
         let task = TaskKey::new(id, stored.task);
         worker.assign(task, assigned, class);
         worker.start(task, stored.instance, self.dispatcher.classes());
         job.note_sent_to(stored.worker);
+        self.dispatcher.limits_mut().take_place(set, id);
         self.jobs.set_phase(at, Phase::Running);
     }
 
@@ -346,7 +349,9 @@ impl ServerState {
         };
         record.assign(worker.id);
         let task = TaskKey::new(id, stored.task);
-        let assigned = Assigned::restored(slot, key, nodes.variant, instance);
+        let set = self.dispatcher.limits().set_of(at.submit());
+        self.dispatcher.limits_mut().take_place(set, id);
+        let assigned = Assigned::restored(slot, key, nodes.variant, instance, set);
         worker.assign(
             task,
             Assigned {
@@ -471,6 +476,7 @@ impl ServerState {
         if self.workers.awaited() == 0 {
             self.note_all_let_go(ctx);
         }
+        self.close_limits(now);
         self.place_gangs(now.wall);
         self.jobs.finish_restore(now.wall);
         self.restore_owed_notices(ctx);

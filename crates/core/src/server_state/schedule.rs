@@ -31,6 +31,7 @@ impl ServerState {
             self.dispatcher
                 .end_round(ctx.now.mono, &self.workers, &round, has_handed_out);
         }
+        self.dispatcher.update_limits(ctx.now.mono);
         self.send_successors(ctx);
         let has_more = !self.pending.is_empty() || self.learning.is_going_on();
         self.dispatcher.finish(ctx, &mut self.workers, has_more);
@@ -74,9 +75,9 @@ impl ServerState {
     fn hand_out_all(&mut self, ctx: &mut Ctx<'_>, placements: &[Placement]) -> bool {
         let mut batches: BTreeMap<WorkerId, AssignBatch> = BTreeMap::new();
         for placement in placements {
-            for range in self
-                .dispatcher
-                .take(placement.key, self.entrusted(placement))
+            for range in
+                self.dispatcher
+                    .take(placement.key, self.entrusted(placement), placement.placed)
             {
                 let batch = batches
                     .entry(placement.worker)
@@ -115,7 +116,7 @@ impl ServerState {
             .iter()
             .filter_map(|id| Some(self.workers.get(*id)?.config.hostname.clone()))
             .collect();
-        for range in self.dispatcher.take(gang.key, 1) {
+        for range in self.dispatcher.take(gang.key, 1, true) {
             let placement = Placement {
                 key: gang.key,
                 worker: root,
@@ -182,6 +183,7 @@ impl ServerState {
         batch: &mut AssignBatch,
     ) {
         let AssignLimit(bytes_max) = self.dispatcher.assign_limit();
+        let limits = self.dispatcher.limits().set_of(range.at());
         let class = self.dispatcher.class(placement.key);
         let found = (
             class,
@@ -220,9 +222,10 @@ impl ServerState {
                 awaits,
                 retracting: false,
                 at: now.mono,
+                limits,
             };
             worker.assign(TaskKey::new(range.job, named.id), assigned, class);
-            self.heads.note_handed_out(placement, job, slot);
+            self.heads.note_handed_out(placement, job, slot, limits);
             let next = Run {
                 template: named.template,
                 instance,

@@ -126,6 +126,9 @@ impl ServerState {
             check_earlier(&job, &ids, &graph.earlier)?;
         }
         self.check_after(job.id, prepared, &ids)?;
+        if !prepared.is_again {
+            self.check_limits(&spec.limits)?;
+        }
         // A job that submits to itself might never stop doing so.
         let (known, new) = (job.counts().total(), ids.len());
         if let Some(max) = job.tasks_max
@@ -206,6 +209,7 @@ impl ServerState {
             bug!("job {id} is gone, but a submit was accepted for it");
             return id;
         };
+        self.limit_submit(ctx.now.mono, at);
         if !is_divided {
             self.intern(at, 0..u32::MAX);
         }
@@ -252,6 +256,7 @@ impl ServerState {
             origin: spec.origin.clone(),
             nonce: spec.nonce,
             notes: spec.notes.clone(),
+            limits: spec.limits.clone(),
             kind,
             priority_max,
             spent: Spent::default(),

@@ -6,6 +6,9 @@
 //! task's end first. The first few tasks of a stretch are therefore sent together, each with the
 //! instance of its predecessor, and the worker starts each task when its predecessor has finished.
 //!
+//! If the limits of a submit let no more of its tasks run, the next ones are sent behind its
+//! running tasks in the same way, and take over their places.
+//!
 //! A successor takes the place of its predecessor: it has the same request, and before its turn it
 //! counts neither as placed nor as backlog ([`Turn`]). If the predecessor does not finish on the
 //! worker, the worker returns the successor. Successors are only sent
@@ -24,16 +27,17 @@ use std::time::Duration;
 
 use super::assign::{AssignBatch, Run, assignment, name_task};
 use super::schedule::send;
-use super::{AwaitedEnds, Ctx, Dispatcher, ServerState};
+use super::{AwaitedEnds, Ctx, Dispatcher, ServerState, WorkerCommand};
 use crate::bug;
 use crate::class::QueueKey;
-use crate::id::{JobId, TaskKey, WorkerId};
-use crate::job::{Job, TaskAt, TaskSlot};
+use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::job::{Job, Jobs, TaskAt, TaskSlot};
 use crate::scheduler::solve::Placement;
+use crate::scheduler::task_limits::{SetId, UNLIMITED};
 use crate::task::Phase;
 use crate::template::{CrashLimit, TaskTemplate};
 use crate::time::Time;
-use crate::worker::{Assigned, Turn, Worker};
+use crate::worker::{Assigned, Turn, Worker, Workers};
 use crate::worker_state::SUCCESSOR_PATIENCE;
 
 /// The number of tasks of a stretch that are sent at once. At most twice as many are on the worker,
@@ -48,6 +52,13 @@ const QUEUES_LOOKED_AT: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Heads {
     found: Vec<(WorkerId, TaskAt)>,
+    /// The task that was sent behind each task because of its limits.
+    behind: BTreeMap<TaskAt, TaskAt>,
+    /// The reverse of `behind`.
+    before: BTreeMap<TaskAt, TaskAt>,
+    /// The entries of `behind` whose first task has ended since the last call of
+    /// [`ServerState::send_successors`].
+    ended: BTreeMap<TaskAt, TaskAt>,
     portion: u32,
     /// The maximum mean run time of a job's tasks at which successors are sent.
     run_max: Duration,
@@ -64,6 +75,9 @@ impl Default for Heads {
     fn default() -> Self {
         Self {
             found: Vec::new(),
+            behind: BTreeMap::new(),
+            before: BTreeMap::new(),
+            ended: BTreeMap::new(),
             portion: PORTION,
             run_max: SUCCESSOR_PATIENCE,
         }
@@ -73,15 +87,58 @@ impl Default for Heads {
 impl Heads {
     /// Notes a dispatched task. A task that may itself have to wait on its worker gets no
     /// successors there.
-    pub(super) fn note_handed_out(&mut self, placement: &Placement, job: &Job, slot: TaskSlot) {
-        if placement.placed && job.sole_dependent(slot).is_some() {
+    pub(super) fn note_handed_out(
+        &mut self,
+        placement: &Placement,
+        job: &Job,
+        slot: TaskSlot,
+        limits: SetId,
+    ) {
+        let has_next = limits != UNLIMITED || job.sole_dependent(slot).is_some();
+        if placement.placed && has_next {
             self.push(placement.worker, slot.of(job.id));
         }
+    }
+
+    /// Notes that a task was sent behind another one because of its limits.
+    fn add_behind(&mut self, at: TaskAt, next: TaskAt) {
+        if let Some(earlier) = self.before.insert(next, at) {
+            self.behind.remove(&earlier);
+        }
+        if let Some(earlier) = self.behind.insert(at, next) {
+            self.before.remove(&earlier);
+        }
+    }
+
+    /// Forgets and returns the task that was sent behind a task because of its limits.
+    pub(super) fn take_behind(&mut self, at: TaskAt) -> Option<TaskAt> {
+        let next = self.behind.remove(&at)?;
+        self.before.remove(&next);
+        self.ended.insert(at, next);
+        Some(next)
     }
 
     /// Notes a task to which more successors can be sent.
     pub(super) fn push(&mut self, worker: WorkerId, at: TaskAt) {
         self.found.push((worker, at));
+    }
+
+    /// Asks workers to return all tasks that were sent behind others because of their limits.
+    pub(super) fn recall_behind(&self, ctx: &mut Ctx<'_>, workers: &mut Workers, jobs: &Jobs) {
+        let mut recalled: BTreeMap<WorkerId, Vec<(TaskKey, InstanceId)>> = BTreeMap::new();
+        for at in self.before.keys() {
+            let Some((task, record)) = jobs.dispatched(*at) else {
+                continue;
+            };
+            let worker = workers.get_mut(record.worker());
+            if let Some(worker) = worker.filter(|worker| worker.has_later(task)) {
+                let back = worker.take_unstarted_one(task);
+                recalled.entry(worker.id).or_default().extend(back);
+            }
+        }
+        for (worker, tasks) in recalled {
+            ctx.send(worker, WorkerCommand::Retract(tasks));
+        }
     }
 
     /// Lowers the portion regardless of run times, for small tests.
@@ -99,13 +156,17 @@ impl ServerState {
             return;
         };
         let worker = record.worker();
-        let turn = self.workers.get_mut(worker);
-        let turn = turn.map(|worker| worker.take_turn(task, now));
-        match turn {
-            None | Some(Turn::Now) => return,
-            Some(Turn::Later) => {}
-            Some(Turn::LaterWithMore) => self.heads.push(worker, at),
+        let Some(holder) = self.workers.get_mut(worker) else {
+            return;
+        };
+        match holder.take_turn(task, now) {
+            Turn::Now => return,
+            Turn::Later => {}
+            Turn::LaterWithMore => self.heads.push(worker, at),
         }
+        let limits = holder.assigned().get(&task).map(|assigned| assigned.limits);
+        let limits = limits.unwrap_or_default();
+        self.dispatcher.limits_mut().take_place(limits, at.job);
         if let Some(job) = self.jobs.get_mut(at.job) {
             job.ahead.note_turn();
         }
@@ -140,6 +201,7 @@ impl ServerState {
                 self.send_stretch(ctx.now.mono, worker, at, &mut batches);
             }
         }
+        self.heads.ended.clear();
         for (worker, batch) in batches {
             send(ctx, worker, batch);
         }
@@ -190,7 +252,8 @@ impl ServerState {
             at = next;
         }
         while there < 2 * portion {
-            let Some(next) = self.successor(now, id, at) else {
+            let next = self.successor(now, id, at);
+            let Some(next) = next.or_else(|| self.limited_successor(now, id, at, there)) else {
                 return;
             };
             there += 1;
@@ -237,7 +300,9 @@ impl ServerState {
             if job.phase(front) != Some(Phase::Finished) {
                 return Some(front.of(job.id));
             }
-            front = job.sole_dependent(front)?;
+            let behind = self.heads.ended.get(&front.of(job.id));
+            let behind = behind.map(|next| next.slot);
+            front = behind.or_else(|| job.sole_dependent(front))?;
         }
         None
     }
@@ -245,7 +310,8 @@ impl ServerState {
     /// Returns the successor of a task, if it was sent to this worker and its turn is later.
     fn sent_behind(&self, id: WorkerId, at: TaskAt) -> Option<TaskAt> {
         let (worker, job) = (self.workers.get(id)?, self.jobs.get(at.job)?);
-        let next = job.sole_dependent(at.slot)?;
+        let behind = self.heads.behind.get(&at).map(|next| next.slot);
+        let next = behind.or_else(|| job.sole_dependent(at.slot))?;
         worker.has_later(job.key(next)?).then_some(next.of(job.id))
     }
 
@@ -288,6 +354,41 @@ impl ServerState {
         (is_alike && may).then_some(next.of(job.id))
     }
 
+    /// Takes the next task of the same submit from the ready queue, if only the limits of the
+    /// submit keep it from running and it can be sent after this task.
+    fn limited_successor(
+        &mut self,
+        now: Time,
+        id: WorkerId,
+        at: TaskAt,
+        behind: u32,
+    ) -> Option<TaskAt> {
+        let (worker, job) = (self.workers.get(id)?, self.jobs.get(at.job)?);
+        let before = *worker.assigned().get(&job.key(at.slot)?)?;
+        let submit = job.submit(at.slot)?;
+        let run_max = self.heads.run_max;
+        let is_long = !job.ahead.pays(now) || job.mean_run().is_some_and(|run| run > run_max);
+        let is_sole = before.variant == 0
+            && !self.dispatcher.class(before.key)?.is_multi_node()
+            && before.limits == self.dispatcher.limits().set_of(at.submit());
+        let may = may_precede(submit.definition(at.slot.index)?) && !job.was_tried(at.slot);
+        if is_long || !is_sole || !may {
+            return None;
+        }
+        let allowed = |index| {
+            let next = TaskSlot::new(at.slot.submit, index);
+            let may = submit
+                .definition(index)
+                .is_some_and(|task| may_go_ahead(task));
+            may && !job.was_tried(next) && !job.follows_others(next, Some(id))
+        };
+        let (key, submit) = (before.key, at.submit());
+        let index = self.dispatcher.take_behind(key, submit, behind, allowed)?;
+        let next = submit.task(index);
+        self.heads.add_behind(at, next);
+        Some(next)
+    }
+
     fn is_kept_back(&self, job: &Job, slot: TaskSlot) -> bool {
         let at = slot.of(job.id);
         let is_held = job
@@ -318,6 +419,7 @@ impl ServerState {
         let key = Dispatcher::queue_key(job, next)?;
         let before_it = *worker.assigned().get(&before)?;
         let class = self.dispatcher.class(key)?;
+        let limits = self.dispatcher.limits().set_of(next.of(job_id).submit());
         let instance = job.hand_out(next, id, None)?;
         let assigned = Assigned {
             slot: next,
@@ -329,6 +431,7 @@ impl ServerState {
             awaits,
             retracting: false,
             at: now,
+            limits,
             ..before_it
         };
         worker.assign(TaskKey::new(job_id, task.id), assigned, class);

@@ -107,6 +107,11 @@ impl RoundTriggers {
         self.again_at = Some(now);
     }
 
+    /// Returns whether the next round examines every worker.
+    pub(super) const fn examines_all(&self) -> bool {
+        self.ready
+    }
+
     /// Returns the time of the next round without other inputs.
     pub(super) fn due_at(&self) -> Option<Time> {
         [self.again_at, self.plans_at].into_iter().flatten().min()

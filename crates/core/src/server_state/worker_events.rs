@@ -164,6 +164,7 @@ impl ServerState {
             return;
         }
         let reason = worker.lost_reason(LostReason::ConnectionLost);
+        self.workers.disconnect(id, ctx.now.mono, how);
         self.lose_worker(ctx, id, reason);
     }
 
@@ -275,6 +276,10 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return;
         };
+        if assigned.turn != Turn::Now {
+            let limits = self.dispatcher.limits_mut();
+            limits.take_place(assigned.limits, row.task.job);
+        }
         if assigned.turn == Turn::LaterWithMore {
             self.heads.push(id, assigned.slot.of(row.task.job));
         }
@@ -359,6 +364,7 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return;
         };
+        let behind = self.note_left(row.task, &assigned);
         self.release_gang(ctx, row.task);
         let Some(phase) = current else {
             // The task was canceled, or runs elsewhere as a later instance.
@@ -391,6 +397,10 @@ impl ServerState {
             return;
         }
         self.end_task(ctx, at, &end);
+        let next = behind.filter(|_| end.outcome == Outcome::Finished);
+        if let Some(next) = next.filter(|next| self.jobs.phase(*next) == Some(Phase::Queued)) {
+            self.take_turn(ctx.now.mono, next);
+        }
     }
 
     /// Returns whether a failed task gets another attempt.
@@ -485,6 +495,7 @@ impl ServerState {
             self.ignored.stale_rows += 1;
             return false;
         };
+        self.note_left(task, &assigned);
         if let Some(job) = self.jobs.get_mut(task.job)
             && assigned.turn != Turn::Now
             && !assigned.retracting

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::sim::Disk;
+use crate::bound::Bound;
 use crate::growth::Scale;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
 use crate::job::Held;
@@ -63,6 +64,7 @@ pub struct Ledger {
     jobs: BTreeMap<JobId, StoredJob>,
     workers: BTreeMap<WorkerId, StoredLife>,
     quarantines: BTreeMap<WorkerId, Quarantine>,
+    limits: BTreeMap<Box<str>, Bound>,
     are_starts_unknown: bool,
 }
 
@@ -97,6 +99,7 @@ impl Ledger {
             jobs: BTreeMap::new(),
             workers: BTreeMap::new(),
             quarantines: BTreeMap::new(),
+            limits: BTreeMap::new(),
             are_starts_unknown: false,
         }
     }
@@ -141,6 +144,7 @@ impl Ledger {
             ChangeKind::EntriesDropped { job, number, calls } => {
                 self.job(*job, |job| job.drop_entries(*number, calls));
             }
+            ChangeKind::LimitChanged { name, bounds } => self.set_limit(name, bounds[1]),
             ChangeKind::TasksHeld(job, held) => {
                 self.job(*job, |job| job.held.push(held.clone()));
             }
@@ -350,7 +354,16 @@ impl Ledger {
         });
     }
 
+    fn set_limit(&mut self, name: &str, bound: Option<Bound>) {
+        self.limits.remove(name);
+        let bound = bound.map(|bound| (name.into(), bound));
+        self.limits.extend(bound);
+    }
+
     fn restore_workers(&mut self, state: &mut ServerState, now: Now) {
+        for (name, bound) in &self.limits {
+            state.restore_limit(name, *bound);
+        }
         for (id, life) in &mut self.workers {
             state.restore_worker(*id, life.worker.config.hostname.clone());
             if life.has_ended {

@@ -4,6 +4,7 @@ use super::Worker;
 use crate::class::QueueKey;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey};
 use crate::job::TaskSlot;
+use crate::scheduler::task_limits::SetId;
 use crate::time::Time;
 
 /// Whether a task on a worker waits for its predecessor there.
@@ -56,6 +57,8 @@ pub struct Assigned {
     pub retracting: bool,
     /// When the task was sent or placed, or when its turn came.
     pub at: Time,
+    /// The limits whose places the task takes when it is its turn.
+    pub limits: SetId,
 }
 
 impl Assigned {
@@ -65,6 +68,7 @@ impl Assigned {
         key: QueueKey,
         variant: u32,
         instance: InstanceId,
+        limits: SetId,
     ) -> Self {
         Self {
             slot,
@@ -78,6 +82,7 @@ impl Assigned {
             retracting: false,
             // The task was sent long ago. The monotonic clock of the earlier run is not comparable.
             at: Time(0),
+            limits,
         }
     }
 
@@ -89,6 +94,15 @@ impl Assigned {
 }
 
 impl Worker {
+    /// Returns the tasks of a job on this worker, to change them.
+    pub(crate) fn assigned_of_mut(
+        &mut self,
+        job: JobId,
+    ) -> impl Iterator<Item = (&TaskKey, &mut Assigned)> {
+        let [first, last] = [0, u32::MAX].map(|task| TaskKey::new(job, TaskId(task)));
+        self.assigned.range_mut(first..=last)
+    }
+
     /// Returns the tasks of a job on this worker.
     pub(crate) fn assigned_of(&self, job: JobId) -> impl Iterator<Item = (&TaskKey, &Assigned)> {
         let [first, last] = [0, u32::MAX].map(|task| TaskKey::new(job, TaskId(task)));

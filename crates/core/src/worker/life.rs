@@ -49,6 +49,8 @@ const CLOSED_GRACE_MIN: Duration = Duration::from_secs(1);
 /// at most as long as users would wait.
 const RESTORED_GRACE_MIN: Duration = Duration::from_secs(10);
 const RESTORED_GRACE_MAX: Duration = Duration::from_secs(60);
+/// How long a task may run after its worker has ended.
+const SURVIVAL_MIN: Duration = Duration::from_secs(2);
 /// While workers reconnect at intervals below this, missing ones may be queued behind them or pause
 /// between two attempts. It is at least as long as such a pause.
 const RETURN_GAP: Duration = Duration::from_secs(5);
@@ -69,6 +71,8 @@ pub enum Life {
         latest: Time,
         /// Whether it is a worker of an earlier server run that has not connected to this one.
         is_restored: bool,
+        /// How the connection ended.
+        how: LinkEnd,
     },
     /// The worker is gone for good.
     Ended {
@@ -243,6 +247,20 @@ impl Worker {
         }
     }
 
+    /// Returns how long a task may run on the worker after its loss for this reason. If only the
+    /// connection broke, the worker may be alive, and notices the silence of the server.
+    pub(crate) fn survival(&self, reason: LostReason) -> Duration {
+        let is_silent = match self.life {
+            Life::Away { how, .. } => how == LinkEnd::Broken,
+            Life::Connected { .. } => reason == LostReason::HeartbeatLost,
+            Life::Ended { .. } => reason.is_lost(),
+        };
+        match is_silent {
+            true => self.config.silence_max().max(SURVIVAL_MIN),
+            false => SURVIVAL_MIN,
+        }
+    }
+
     /// Returns whether the worker reconnects by itself when its connection breaks.
     pub(crate) fn may_come_back(&self) -> bool {
         !self.is_stopping() && self.config.on_server_lost != OnServerLost::Stop
@@ -327,6 +345,7 @@ impl Worker {
             until: now + grace,
             latest: now + silence_max.max(RESTORED_GRACE_MAX),
             is_restored: false,
+            how,
         };
     }
 
@@ -355,6 +374,7 @@ impl Worker {
             until: now + grace,
             latest: now + RESTORED_GRACE_MAX,
             is_restored: true,
+            how: LinkEnd::Broken,
         };
     }
 

@@ -3,15 +3,17 @@
 //! For lists and details that are only displayed, the server fills messages directly, and the
 //! command line shows them directly. This module converts only values that code makes decisions on.
 
+use hq_core::bound::{BOUND, Bound};
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::{IdArray, IdRange, IndexSet};
 use hq_core::selector::Selector;
-use hq_core::server_state::{CANCELED_MAX, Command, HELD_RANGES_MAX, WatchSpec};
+use hq_core::server_state::{CANCELED_MAX, Command, HELD_RANGES_MAX, LimitChange, WatchSpec};
 use hq_core::task::TaskState;
 use hq_core::template::ByteText;
 
 use super::output::OutputQuery;
 use super::resize::NEW_REQUESTS_MAX;
+use super::submit::limit_name;
 use super::template::signal;
 use super::token::{self, TokenChange};
 use super::wire::{FromWire, ToWire, each, field, list, received, same_enum, wire};
@@ -116,6 +118,8 @@ pub enum JournalAction {
 pub enum Query {
     /// The fields of `server info`.
     ServerInfo,
+    /// The limits of tasks.
+    Limits,
     /// Summaries of jobs.
     JobList(Selector),
     /// Details of jobs.
@@ -233,6 +237,8 @@ impl TryFrom<client::Request> for ClientRequest {
                 reason: received("job_cancel.reason", reason)?,
             }),
             R::TaskCancel(cancel) => Self::Command(cancel_tasks(cancel).within("task_cancel")?),
+            R::LimitChange(change) => Self::Command(change_limit(change).within("limit_change")?),
+            R::Limits(client::Empty {}) => Self::Query(Query::Limits),
             R::TaskHold(hold) => Self::Command(hold_tasks(hold).within("task_hold")?),
             R::TaskSignal(signal) => Self::Command(signal_tasks(signal).within("task_signal")?),
             R::EntriesDrop(drop) => Self::Command(drop_entries(drop).within("entries_drop")?),
@@ -363,6 +369,18 @@ fn hold_tasks(message: client::HoldTasks) -> Result<Command, ConvertError> {
         tasks,
         is_held: !message.release,
     })
+}
+
+fn change_limit(message: client::ChangeLimit) -> Result<Command, ConvertError> {
+    let bound = message.bound.map(|text| {
+        let bound = text.parse::<Bound>();
+        bound.map_err(|_| ConvertError::invalid("bound", BOUND, text))
+    });
+    Ok(Command::Limit(LimitChange {
+        name: limit_name("name", message.name)?,
+        bound: bound.transpose()?,
+        is_forced: message.force,
+    }))
 }
 
 fn drop_entries(message: client::DropEntries) -> Result<Command, ConvertError> {

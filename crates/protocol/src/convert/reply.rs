@@ -123,6 +123,8 @@ impl From<&Reply> for client::Reply {
                 results: results.rows.iter().map(Into::into).collect(),
                 not_found: results.not_found.to_wire(),
             }),
+            Reply::Limit(Ok(())) => Wire::Done(client::Empty {}),
+            Reply::Limit(Err(refusal)) => Wire::Error(refusal.into()),
             Reply::Held(HeldTasks {
                 changed,
                 sent,

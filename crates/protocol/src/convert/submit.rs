@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use hq_core::bound::{Bound, LIMIT_NAME, LimitUse, Rate, SubmitLimits, USES_MAX, is_limit_name};
 use hq_core::id::{JobId, TaskId};
 use hq_core::template::{
     After, ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
@@ -12,7 +13,8 @@ use hq_core::template::{
 };
 
 use super::wire::{
-    FromWire, ToWire, each, field, list, one_of, optional, received, same_enum, wire,
+    FromWire, ToWire, each, field, list, one_of, optional, or_default, received, same_enum,
+    unless_default, wire,
 };
 use super::{ConvertError, Within, absolute_path, at_most, known, path, required, same_len, text};
 use crate::client;
@@ -52,8 +54,40 @@ wire! {
         origin,
         nonce,
         notes: list(NOTES_MAX, note),
+        limits: or_default => unless_default,
     }
     check check_submit
+}
+
+wire! {
+    SubmitLimits = client::SubmitLimits {
+        uses: each(USES_MAX),
+        max_running: optional(positive),
+        max_rate: optional(rate) => |rate: &Option<Rate>| rate.map(|rate| rate.to_string()),
+    }
+}
+
+wire! { LimitUse = client::LimitUse { name: limit_name, amount: positive, } }
+
+pub(super) fn limit_name(field: &str, found: String) -> Result<Box<str>, ConvertError> {
+    match is_limit_name(&found) {
+        true => Ok(found.into()),
+        false => Err(ConvertError::invalid(field, LIMIT_NAME, found)),
+    }
+}
+
+fn positive(field: &str, found: u32) -> Result<u32, ConvertError> {
+    match found {
+        0 => Err(ConvertError::invalid(field, "at least 1", found)),
+        found => Ok(found),
+    }
+}
+
+fn rate(field: &str, found: String) -> Result<Rate, ConvertError> {
+    match found.parse() {
+        Ok(Bound::Rate(rate)) => Ok(rate),
+        Ok(Bound::Running(_)) | Err(_) => Err(ConvertError::invalid(field, "such as 50/s", found)),
+    }
 }
 
 fn note(field: &str, found: String) -> Result<Box<str>, ConvertError> {

@@ -28,6 +28,40 @@ const TEMPLATES_MAX: usize = 512;
 const EXPLAINED_MAX: usize = 512;
 const WORKERS_MAX: usize = 128;
 
+fn chosen(view: &View<'_>, selector: &Selector) -> (Jobs, IdArray) {
+    match selector {
+        Selector::All => (Jobs::From(JobId(0)), IdArray::default()),
+        Selector::Last | Selector::Ids(_) => {
+            let Selected { rows, not_found } = view.state.find_jobs(selector);
+            (Jobs::These(rows.into()), not_found)
+        }
+    }
+}
+
+fn limits(state: &ServerState) -> client::Limits {
+    let limits = state.task_limits().named_limits();
+    let limits = limits.filter_map(|limit| {
+        Some(client::LimitInfo {
+            bound: limit.bound?.to_string(),
+            name: limit.name.into(),
+            used: limit.used,
+            users: limit.users.iter().map(user).collect(),
+            lost: limit.lost.iter().map(|(_, places)| places).sum(),
+            ready: limit.ready,
+        })
+    });
+    client::Limits {
+        limits: limits.collect(),
+    }
+}
+
+fn user((job, used): &(JobId, u64)) -> client::LimitUser {
+    client::LimitUser {
+        job: job.as_u32(),
+        used: *used,
+    }
+}
+
 /// Answers a query, in parts if the answer is long, so that other requests are handled in between.
 pub(crate) async fn ask(core: &CoreHandle, query: Query) -> Result<Reply, CoreGone> {
     let mut asked = PartialQuery::New(query);
@@ -150,16 +184,11 @@ impl PartialQuery {
 
     /// Builds the first part.
     fn begin(view: &View<'_>, query: Query) -> Result<Reply, Self> {
-        let jobs = |selector: &Selector| match selector {
-            Selector::All => (Jobs::From(JobId(0)), IdArray::default()),
-            Selector::Last | Selector::Ids(_) => {
-                let Selected { rows, not_found } = view.state.find_jobs(selector);
-                (Jobs::These(rows.into()), not_found)
-            }
-        };
+        let jobs = |selector: &Selector| chosen(view, selector);
         let begun = match query {
             // This needs no state, so the connection answers it.
             Query::ServerInfo => return Ok(Refusal::invalid("not a question for the core").into()),
+            Query::Limits => return Ok(Reply::Limits(limits(view.state))),
             Query::TaskPage(page) => return Ok(Reply::TaskPage(task::page(view, &page))),
             Query::JobList(selector) => {
                 let expected = match selector {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hq_core::class::{Class, QueueKey};
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
+use hq_core::job::{Submit, TaskAt};
 use hq_core::node_check::sentence;
 use hq_core::refusal::Refusal;
 use hq_core::scheduler::explain::{Condition, Hindrance, explain as explain_class, hindrances};
@@ -217,13 +218,21 @@ pub(super) fn explain(
         sent_to,
         is_ready: ready_key.is_some(),
         is_held,
+        limits: limits_of(state, slot.of(job.id), is_ready),
         unkillable,
         start_overdue_ns: start_overdue.map(nanos),
         next_attempt_in_ns: next_attempt.map(|at| nanos(at.since(view.now.mono))),
-        name: submit
-            .definition(slot.index)
-            .and_then(|task| task.name.as_deref().map(str::to_owned)),
+        name: name_of(submit, slot.index),
     })
+}
+
+fn name_of(submit: &Submit, index: u32) -> Option<String> {
+    submit.definition(index)?.name.as_deref().map(str::to_owned)
+}
+
+fn limits_of(state: &ServerState, task: TaskAt, is_ready: bool) -> Vec<String> {
+    let limits = is_ready.then(|| state.blocking_limits(task.submit()));
+    limits.unwrap_or_default()
 }
 
 /// Where a task is that has not started.

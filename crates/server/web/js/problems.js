@@ -53,8 +53,7 @@ export const isStarving = (queue) => queue.is_paused || queue.is_failing;
 
 /** Why a task does not run, from an answer to `/explain`. */
 export function explain(answer) {
-  if (answer.waiting_dep_count > 0) return `it waits for ${count(answer.waiting_dep_count, "other task")}`;
-  if (answer.is_held) return "a user holds it";
+  if (answer.reasons.length > 0) return answer.reasons[0];
   const { workers } = answer;
   if (workers.length === 0) return "there is no worker";
   const suitable = workers.filter((worker) => worker.blocked.length === 0);

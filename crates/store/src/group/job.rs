@@ -1,5 +1,6 @@
 //! Writes rows of jobs when they are created, submitted to or forgotten.
 
+use hq_core::bound::Bound;
 use hq_core::id::JobId;
 use hq_core::job::Held;
 use hq_core::range::IndexSet;
@@ -54,6 +55,29 @@ impl Group<'_> {
             self.event(at, "job-open", Some(job), None, &data)?;
         }
         Ok(())
+    }
+
+    /// Stores a change of a limit on tasks.
+    pub(super) fn limit(
+        &mut self,
+        at: Timestamp,
+        name: &str,
+        [before, bound]: [Option<Bound>; 2],
+    ) -> rusqlite::Result<()> {
+        let key = format!("{}{name}", meta::LIMIT);
+        let text = |bound: Option<Bound>| bound.map(|bound| bound.to_string());
+        let (kind, bound) = match text(bound) {
+            Some(bound) => {
+                meta::set(self.connection, &key, &bound)?;
+                ("limit-set", Some(bound))
+            }
+            None => {
+                meta::remove(self.connection, &key)?;
+                ("limit-removed", None)
+            }
+        };
+        let data = json!({"name": name, "before": text(before), "limit": bound});
+        self.event(at, kind, None, None, &data)
     }
 
     /// Stores a hold or release of tasks.

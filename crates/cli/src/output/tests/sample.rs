@@ -19,6 +19,7 @@ pub(super) fn server() -> client::ServerInfo {
         now_unix_ns: START + 1,
         internal_error_count: 0,
         knows_nonces: true,
+        knows_limits: true,
     }
 }
 

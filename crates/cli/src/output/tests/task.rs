@@ -269,6 +269,7 @@ fn explanation_as_text_and_json() {
         next_attempt_in_ns: None,
         name: None,
         is_held: false,
+        limits: Vec::new(),
     };
     insta::assert_snapshot!(explain(&explanation, false), @"
     Task 3@0 is not ready to run, because 2/3 dependencies are not finished.

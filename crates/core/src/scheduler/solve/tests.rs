@@ -12,6 +12,7 @@ use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::scheduler::explain::hindrances;
+use crate::scheduler::task_limits::UNLIMITED;
 use crate::scheduler::worker_plan::WorkerPlan;
 use crate::testing::worker_config;
 use crate::time::Timestamp;
@@ -696,6 +697,7 @@ fn carry_out(bench: &mut Bench) {
                 awaits: AwaitedEnds::None,
                 retracting: false,
                 at: Time(0),
+                limits: UNLIMITED,
             };
             worker.assign(TaskKey::new(JobId(1), TaskId(next)), assigned, &class);
         }

@@ -162,6 +162,7 @@ messages! {
         JobId Selector ServerInfo Submit Origin SelfClosingJob NotifyTarget JobNotice After
         SubmitAll SubmittedAll SubmitResult Resubmit ChosenTasks Resize NewRequest Resubmitted
         ResubmittedJob NewJob ArraySubmit GraphSubmit OpenJob Cancel CancelTasks SignalTasks SignaledTasks HoldTasks HeldTasks
+        ChangeLimit Limits LimitInfo LimitUser SubmitLimits LimitUse
         DropEntries Forget
         Forgotten ReadOutput Output JobResult JobResults TaskStats JobSummary PaceFacts JobList
         JobInfos JobDetail WorkerRef FailedTask SubmitInfo TaskPage TaskPageReply TaskInfo Param

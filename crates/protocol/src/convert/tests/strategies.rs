@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::bound::{Bound, LimitUse, SubmitLimits};
 use hq_core::growth::{GrowSpec, Growth, PERMILLE_MAX};
 use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::job::{SharedTemplate, SubmitHeader, TemplateId};
@@ -250,6 +251,41 @@ fn graph() -> impl Strategy<Value = GraphSpec> {
     })
 }
 
+fn limits() -> impl Strategy<Value = SubmitLimits> {
+    let uses = vec(("[a-z][a-z0-9._-]{0,9}", 1_u32..), 0..3);
+    let rate = select(vec!["1/s", "50/min", "4294967295/h"]);
+    let limits = (uses, option::of(1_u32..), option::of(rate));
+    limits.prop_map(|(uses, max_running, rate)| SubmitLimits {
+        uses: uses
+            .into_iter()
+            .map(|(name, amount)| LimitUse {
+                name: name.into(),
+                amount,
+            })
+            .collect(),
+        max_running,
+        max_rate: rate.and_then(|rate| match rate.parse() {
+            Ok(Bound::Rate(rate)) => Some(rate),
+            Ok(Bound::Running(_)) | Err(_) => None,
+        }),
+    })
+}
+
+fn origin() -> impl Strategy<Value = Origin> {
+    let origin = (
+        any::<u32>(),
+        any::<u32>(),
+        option::of("[a-z]{0,9}"),
+        any::<u64>(),
+    );
+    origin.prop_map(|(task, instance, key, digest)| Origin {
+        task: TaskId(task),
+        instance: InstanceId(instance),
+        key: key.map(Into::into),
+        digest,
+    })
+}
+
 pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
     let target = prop_oneof![
         (text(), option::of(any::<u32>()))
@@ -288,23 +324,17 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
             },
         }
     });
-    let origin = (
-        any::<u32>(),
-        any::<u32>(),
-        option::of("[a-z]{0,9}"),
-        any::<u64>(),
-    );
-    let origin = origin.prop_map(|(task, instance, key, digest)| Origin {
-        task: TaskId(task),
-        instance: InstanceId(instance),
-        key: key.map(Into::into),
-        digest,
-    });
-    let lists = (vec(after, 0..3), vec(notify, 0..3), option::of(origin));
+    let lists = (vec(after, 0..3), vec(notify, 0..3), option::of(origin()));
     let notes = vec(name().prop_map(Into::into), 0..3);
-    let lists = (lists, option::of(any::<u64>()), notes);
+    let lists = (lists, option::of(any::<u64>()), (notes, limits()));
     (target, absolute_path(), path(), lists, body).prop_map(
-        |(target, submit_dir, stream_dir, ((after, notify, origin), nonce, notes), body)| {
+        |(
+            target,
+            submit_dir,
+            stream_dir,
+            ((after, notify, origin), nonce, (notes, limits)),
+            body,
+        )| {
             SubmitSpec {
                 // A task can submit only to an open job.
                 origin: origin.filter(|_| matches!(target, SubmitTarget::Attach(_))),
@@ -315,6 +345,7 @@ pub(super) fn submit() -> impl Strategy<Value = SubmitSpec> {
                 notify,
                 nonce,
                 notes,
+                limits,
                 body,
             }
         },

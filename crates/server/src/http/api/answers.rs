@@ -361,7 +361,9 @@ answers! {
         waiting_dep_count: u32,
         /// Whether a user holds the task
         is_held: bool,
-        /// Whether the task only waits for a worker
+        /// Why it waits, apart from workers, most important first
+        reasons: Vec<String> = hq_protocol::reasons(found),
+        /// Whether no other task, hold or delay keeps it from starting
         is_ready: bool,
         /// The worker that it was sent to
         sent_to: Option<u32>,

@@ -188,6 +188,7 @@ fn accepted(outcome: Outcome) -> Result<Id, ApiError> {
         | Outcome::Resubmitted(_)
         | Outcome::Signaled(_)
         | Outcome::Held(_)
+        | Outcome::Limit(_)
         | Outcome::Forgotten { .. }
         | Outcome::Queue(_)
         | Outcome::Workers(_) => Err(unexpected()),

@@ -1,0 +1,229 @@
+//! Limits on running tasks and on starts: their changes, and the places that tasks take.
+
+use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
+use crate::bound::{Bound, LIMITS_MAX, Rate, SubmitLimits};
+use crate::id::{JobId, TaskKey};
+use crate::job::{SubmitAt, TaskAt};
+use crate::refusal::Refusal;
+use crate::scheduler::task_limits::{TaskLimits, UNLIMITED};
+use crate::time::{Now, Time};
+use crate::worker::{Assigned, Turn};
+
+/// A change of a limit of the server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LimitChange {
+    /// The name, which [`crate::bound::is_limit_name`] accepts.
+    pub name: Box<str>,
+    /// The limit. `None` removes it.
+    pub bound: Option<Bound>,
+    /// Whether to remove the limit although unfinished tasks count toward it.
+    pub is_forced: bool,
+}
+
+/// Names that exist, as the end of a sentence.
+pub(super) fn known(names: &[Box<str>]) -> String {
+    match names {
+        [] => "; no limit is set. Set one with \"hq limit set NAME 10\"".to_owned(),
+        names => format!("; the limits are {}", names.join(", ")),
+    }
+}
+
+impl ServerState {
+    /// Returns the limits of tasks.
+    #[must_use]
+    pub const fn task_limits(&self) -> &TaskLimits {
+        self.dispatcher.limits()
+    }
+
+    /// Returns why limits let no task of this submit start now, as sentences without a full stop.
+    #[must_use]
+    pub fn blocking_limits(&self, at: SubmitAt) -> Vec<String> {
+        let limits = self.dispatcher.limits();
+        let blocking = limits.blocking(at);
+        if blocking.is_empty() && limits.is_closed() && limits.set_of(at) != UNLIMITED {
+            let text = "its limits: tasks that count toward them may run on workers that have not \
+                        come back after a restart of the server";
+            return vec![text.to_owned()];
+        }
+        blocking.iter().map(ToString::to_string).collect()
+    }
+
+    /// Sets, changes or removes a limit of the server.
+    pub(super) fn change_limit(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        change: &LimitChange,
+    ) -> Result<(), Refusal> {
+        let LimitChange { name, bound, .. } = change;
+        let limits = self.dispatcher.limits();
+        let before = limits.bound(name);
+        if before.is_none() && limits.len() >= LIMITS_MAX {
+            let text = format!("the server has {LIMITS_MAX} limits, which is the maximum");
+            return Err(Refusal::too_large(text));
+        }
+        if bound.is_none() {
+            self.check_removal(change, before)?;
+        }
+        if before == *bound {
+            return Ok(());
+        }
+        self.dispatcher.limits_mut().set(name, *bound, ctx.now.mono);
+        ctx.persist(ChangeKind::LimitChanged {
+            name: name.clone(),
+            bounds: [before, *bound],
+        });
+        self.recall_behind(ctx);
+        self.dispatcher.note_ready();
+        Ok(())
+    }
+
+    /// Checks whether a limit can be removed.
+    fn check_removal(&self, change: &LimitChange, before: Option<Bound>) -> Result<(), Refusal> {
+        let name = &change.name;
+        if before.is_none() {
+            let known = known(&self.limit_names());
+            return Err(Refusal::not_found(format!(
+                "There is no limit {name:?}{known}"
+            )));
+        }
+        let users = match change.is_forced {
+            true => Vec::new(),
+            false => self.jobs_with_limit(name),
+        };
+        if users.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<String> = users.iter().take(5).map(|(id, _)| id.to_string()).collect();
+        let more = if users.len() > ids.len() { ", ..." } else { "" };
+        let word = if users.len() == 1 { "job" } else { "jobs" };
+        let count: u64 = users.iter().map(|(_, count)| u64::from(*count)).sum();
+        Err(Refusal::conflict(format!(
+            "{count} unfinished tasks of {word} {}{more} count toward limit {name:?}; wait for \
+             their end, or let them run without the limit with --force",
+            ids.join(", "),
+        )))
+    }
+
+    /// Asks workers for the tasks that were sent behind others because of their limits, which may
+    /// have changed.
+    fn recall_behind(&mut self, ctx: &mut Ctx<'_>) {
+        self.heads.recall_behind(ctx, &mut self.workers, &self.jobs);
+    }
+
+    /// Returns the names of the limits.
+    pub(super) fn limit_names(&self) -> Vec<Box<str>> {
+        let limits = self.dispatcher.limits().named_limits();
+        let limits = limits.filter(|limit| limit.bound.is_some());
+        limits.map(|limit| limit.name).collect()
+    }
+
+    /// Returns the jobs with unfinished tasks that count toward a limit, and the number of these
+    /// tasks.
+    fn jobs_with_limit(&self, name: &str) -> Vec<(JobId, u32)> {
+        let jobs = self.jobs.all().values().filter(|job| !job.is_idle());
+        let counts = jobs.map(|job| {
+            let submits = job.submits.iter().filter(|submit| {
+                let mut uses = submit.limits.uses.iter();
+                uses.any(|part| &*part.name == name)
+            });
+            let left = submits.map(|submit| submit.unfinished());
+            (job.id, left.sum::<u32>())
+        });
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Restores a limit of the server.
+    pub fn restore_limit(&mut self, name: &str, bound: Bound) {
+        let limits = self.dispatcher.limits_mut();
+        limits.set(name, Some(bound), Time(0));
+    }
+
+    /// Checks the limits of a submit.
+    pub(super) fn check_limits(&self, limits: &SubmitLimits) -> Result<(), SubmitRefusal> {
+        for part in &limits.uses {
+            let name = part.name.clone();
+            match self.dispatcher.limits().bound(&part.name) {
+                Some(Bound::Running(max)) if part.amount > max => {
+                    let amount = part.amount;
+                    return Err(SubmitRefusal::LimitTooSmall { name, amount, max });
+                }
+                Some(Bound::Running(_) | Bound::Rate(_)) => {}
+                None => {
+                    let names = self.limit_names();
+                    return Err(SubmitRefusal::UnknownLimit { name, names });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the limits of a new or restored submit.
+    pub(super) fn limit_submit(&mut self, now: Time, at: SubmitAt) {
+        let Some(submit) = self.jobs.submit(at) else {
+            return;
+        };
+        let limits = submit.limits.clone();
+        self.dispatcher.limits_mut().add_submit(at, &limits.uses);
+        if limits.max_running.is_some() || limits.max_rate.is_some() {
+            let job = self.jobs.get(at.job);
+            let max = limits.max_running.or_else(|| job?.max_running);
+            let rate = limits.max_rate.or_else(|| job?.max_rate);
+            self.limit_job(now, at.job, max, rate);
+        }
+    }
+
+    /// Sets the limits of a job.
+    pub(super) fn limit_job(&mut self, now: Time, id: JobId, max: Option<u32>, rate: Option<Rate>) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        (job.max_running, job.max_rate) = (max, rate);
+        let submits = u32::try_from(job.submits.len()).unwrap_or(u32::MAX);
+        let limits = self.dispatcher.limits_mut();
+        let moved = limits.set_job(id, max, rate, submits, now);
+        if moved.is_empty() {
+            return;
+        }
+        for at in moved {
+            self.dispatcher.move_submit(at);
+        }
+        // The tasks that run already count toward the new limit.
+        let limits = self.dispatcher.limits_mut();
+        for worker in self.workers.iter_mut() {
+            for (task, assigned) in worker.assigned_of_mut(id) {
+                let set = limits.set_of(assigned.slot.of(id).submit());
+                let before = std::mem::replace(&mut assigned.limits, set);
+                if assigned.turn == Turn::Now {
+                    limits.take_place(set, task.job);
+                    limits.give_back(before, task.job, 1);
+                }
+            }
+        }
+    }
+
+    /// Starts no task with a limit while tasks that this server run does not know of may run.
+    pub(super) fn close_limits(&mut self, now: Now) {
+        let is_awaited = self.workers.awaited() > 0;
+        self.dispatcher.limits_mut().close(is_awaited);
+        for worker in self.workers.ended().values() {
+            let Some((at, reason)) = worker.ended() else {
+                continue;
+            };
+            let age = now.wall.since(at);
+            let left = worker.survival(reason).saturating_sub(age);
+            if reason.is_lost() && !left.is_zero() {
+                self.dispatcher.limits_mut().close_until(now.mono + left);
+            }
+        }
+    }
+
+    /// Gives back the places of a task that its worker no longer has. Returns the task that was
+    /// sent behind it because of its limits.
+    pub(super) fn note_left(&mut self, task: TaskKey, assigned: &Assigned) -> Option<TaskAt> {
+        if assigned.turn == Turn::Now {
+            let limits = self.dispatcher.limits_mut();
+            limits.give_back(assigned.limits, task.job, 1);
+        }
+        self.heads.take_behind(assigned.slot.of(task.job))
+    }
+}
