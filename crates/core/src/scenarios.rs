@@ -19,6 +19,7 @@ mod growth;
 mod held;
 mod jobs;
 mod learning;
+mod limits;
 mod node_checks;
 mod own_tasks;
 mod params;

@@ -14,6 +14,7 @@ mod action;
 mod durable;
 mod faults;
 mod finals;
+mod limits;
 mod link;
 mod node;
 mod requests;
@@ -205,6 +206,7 @@ impl World {
         }
         world.durable = disk.map(Durability::new);
         world.note(|| "begin".into());
+        world.set_limits();
         world.join();
         for (step, number) in course.steps.iter().zip(1..) {
             world.note(|| format!("step {number}: {}", step.action.name()));
@@ -306,6 +308,7 @@ impl World {
         }
         self.state.check_invariants();
         self.check_finals();
+        self.check_limits();
         self.hand_over(effects);
     }
 

@@ -34,6 +34,13 @@ pub(super) struct Process {
     dies_at: Option<Time>,
 }
 
+impl Process {
+    /// Whether its program runs and was not asked to end.
+    pub(super) const fn runs(&self) -> bool {
+        self.since.is_some() && self.dies_at.is_none()
+    }
+}
+
 /// Result of a process's turn.
 pub(super) enum Turn {
     Started(InstanceKey),

@@ -5,17 +5,21 @@ use std::time::Duration;
 
 use super::super::template;
 use super::World;
+use crate::bound::{LimitUse, SubmitLimits};
 use crate::growth::Growth;
 use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
 use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::selector::Selector;
-use crate::server_state::{Again, Command, Input, WatchSpec};
+use crate::server_state::{Again, Command, Input, LimitChange, WatchSpec};
 use crate::task::TaskState;
 use crate::template::{
     After, ArrayIds, ArraySpec, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
     NotifyTarget, SubmitBody, SubmitSpec, SubmitTarget, TaskTemplate,
 };
+
+/// The limit that never changes.
+pub(super) const FIXED_LIMIT: &str = "2";
 
 impl World {
     /// Submits an array for any worker with this many cpus. Returns the job.
@@ -27,16 +31,23 @@ impl World {
             entries: None,
             template: Arc::new(made),
         });
-        self.submit_after(body, None, Vec::new());
+        self.submit_after(body, None, Vec::new(), SubmitLimits::default());
         self.state.last_job()
     }
 
     fn submit(&mut self, body: SubmitBody, max_fails: Option<u32>) {
         let after = self.random_after();
-        self.submit_after(body, max_fails, after);
+        let limits = self.random_limits();
+        self.submit_after(body, max_fails, after, limits);
     }
 
-    fn submit_after(&mut self, body: SubmitBody, max_fails: Option<u32>, after: Vec<After>) {
+    fn submit_after(
+        &mut self,
+        body: SubmitBody,
+        max_fails: Option<u32>,
+        after: Vec<After>,
+        limits: SubmitLimits,
+    ) {
         let spec = SubmitSpec {
             target: SubmitTarget::NewJob {
                 name: "sim".into(),
@@ -49,9 +60,39 @@ impl World {
             origin: None,
             notes: Vec::new(),
             nonce: None,
+            limits,
             body,
         };
         self.request(Command::Submit(Box::new(spec)));
+    }
+
+    fn random_limits(&mut self) -> SubmitLimits {
+        let mut limits = SubmitLimits::default();
+        for name in ["fixed", "changing", "rate"] {
+            if self.rng.chance(20) {
+                limits.uses.push(LimitUse {
+                    name: name.into(),
+                    amount: 1 + u32::from(self.rng.chance(20)),
+                });
+            }
+        }
+        limits.max_running = self.rng.chance(15).then(|| 1 + self.rng.below(3));
+        limits
+    }
+
+    /// Sets the limits that submits refer to.
+    pub(super) fn set_limits(&mut self) {
+        for (name, bound) in [("fixed", FIXED_LIMIT), ("changing", "3"), ("rate", "200/s")] {
+            self.set_limit(name, bound);
+        }
+    }
+
+    fn set_limit(&mut self, name: &str, bound: &str) {
+        self.request(Command::Limit(LimitChange {
+            name: name.into(),
+            bound: bound.parse().ok(),
+            is_forced: true,
+        }));
     }
 
     /// Returns conditions on earlier jobs. Task-by-task conditions are rejected if ids do not
@@ -180,6 +221,11 @@ impl World {
         }
         if self.rng.chance(60) {
             self.hold_tasks();
+            return;
+        }
+        if self.rng.chance(40) {
+            let bound = ["2", "3", "5", "100/s", ""][self.rng.below(5) as usize];
+            self.set_limit("changing", bound);
             return;
         }
         self.request(Command::CancelJobs {
