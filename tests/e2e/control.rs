@@ -172,6 +172,47 @@ fn held_tasks_wait_for_their_release_also_after_a_restart() {
 }
 
 #[test]
+fn no_more_tasks_run_than_limits_allow_also_through_kills() {
+    let mut env = Env::new();
+    let server = env.start_server_with(&["--journal", "journal"]);
+    env.hq(&["submit", "--limit", "db", "--", "true"])
+        .says("There is no limit \"db\"; no limit is set")
+        .exits_with(1);
+    env.hq(&["limit", "set", "db", "2"])
+        .says("Limit db is 2")
+        .ok();
+    // Each task holds one of two locks while it runs, and fails if both are taken.
+    let script =
+        "for lock in a b; do exec 9> $lock; flock -n 9 && { sleep 0.02; exit; }; done; exit 1";
+    let job = env.submit(&["--limit=db", "--array=1-60", "--", "bash", "-c", script]);
+    let worker = env.start_worker(4);
+    env.start_worker(4);
+    wait_for(
+        "some tasks have finished",
+        || match env.stats(&job)["finished"].as_u64().unwrap_or(0) {
+            10.. => Ok(()),
+            count => Err(format!("{count}")),
+        },
+    );
+    env.hq(&["limit", "list"]).says("| db   | 2 ").ok();
+    env.hq(&["limit", "remove", "db"])
+        .says("unfinished tasks of job 1 count toward limit \"db\"")
+        .exits_with(1);
+    signal(worker, "KILL");
+    kill_server(&mut env, server);
+    env.start_server_with(&["--journal", "journal"]);
+    env.wait_job(&job);
+    assert_eq!(
+        env.stats(&job)["finished"],
+        60,
+        "no task found both locks taken"
+    );
+    env.hq(&["limit", "remove", "db"])
+        .says("Limit db removed")
+        .ok();
+}
+
+#[test]
 fn max_fails_aborts_the_rest() {
     let env = Env::with_worker(1);
     let job = env.submit(&[

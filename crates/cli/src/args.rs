@@ -18,6 +18,7 @@ pub(crate) use habits::{known_resource, of_option};
 pub(crate) mod import;
 pub(crate) mod job;
 pub(crate) mod journal;
+pub(crate) mod limit;
 pub(crate) mod other;
 pub(crate) mod output_log;
 pub(crate) mod run;
@@ -98,6 +99,12 @@ pub(crate) enum Command {
     Task {
         #[command(subcommand)]
         command: Option<Deferred<task::TaskCommand>>,
+    },
+    /// Limit how many tasks run or start, across all jobs
+    #[command(disable_help_subcommand = true)]
+    Limit {
+        #[command(subcommand)]
+        command: Option<Deferred<limit::LimitCommand>>,
     },
     /// Read and maintain the durable record of a server
     #[command(disable_help_subcommand = true)]

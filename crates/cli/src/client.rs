@@ -11,7 +11,7 @@ pub(crate) mod tail;
 
 pub(crate) use question::{
     AllocAdd, AllocDryRun, AllocInfo, AllocLog, AllocPause, AllocResume, HttpOpen, JobClose,
-    JobInfo, JobList, Question, ServerInfo, WorkerDrain, WorkerRelease, WorkerStop,
+    JobInfo, JobList, LimitList, Question, ServerInfo, WorkerDrain, WorkerRelease, WorkerStop,
 };
 
 use std::collections::BTreeSet;
@@ -300,8 +300,20 @@ impl Client {
 
     /// Submits tasks. Returns the id of the job.
     pub(crate) async fn submit(&mut self, submit: client::Submit) -> CliResult<u32> {
+        self.check_limits(&submit).await?;
         let job = self.ask(submit).await.map_err(with_open_job)?;
         Ok(job.id)
+    }
+
+    /// Rejects limits if the server is of a release that would ignore them.
+    pub(crate) async fn check_limits(&mut self, submit: &client::Submit) -> CliResult<()> {
+        if submit.limits.is_none() || self.ask(ServerInfo).await?.knows_limits {
+            return Ok(());
+        }
+        Err(CliError::new(
+            "The server is of an earlier release and would start the tasks without their limits",
+        )
+        .with_help("restart the server with this program"))
     }
 
     /// Sends a request about automatic allocation.

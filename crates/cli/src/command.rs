@@ -38,6 +38,7 @@ mod hold;
 mod import;
 mod job;
 mod journal;
+mod limit;
 mod manual;
 mod missing;
 mod notify;
@@ -214,6 +215,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> CliResult<()> {
         Command::Doctor { command: None } => doctor::all(context),
         Command::Config => config::show(context),
         Command::Alloc { command } => as_client(alloc::run(inner("alloc", command)?, context)),
+        Command::Limit { command } => as_client(limit::run(inner("limit", command)?, context)),
         Command::Token { command } => as_client(token::run(inner("token", command)?, context)),
         Command::Submit(Deferred(args)) => as_client(submit::submit(*args, context)),
         Command::Import(Deferred(args)) => import::run(&args, context),

@@ -14,6 +14,7 @@ pub(crate) mod coupling;
 pub(crate) mod duration;
 pub(crate) mod file_value;
 pub(crate) mod learn;
+pub(crate) mod limit;
 pub(crate) mod notify;
 pub(crate) mod param;
 pub(crate) mod request;

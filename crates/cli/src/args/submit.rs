@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use hq_core::bound::{LimitUse, Rate};
 use hq_core::growth::GrowSpec;
 use hq_core::range::IdArray;
 use hq_core::template::{CrashLimit, NotifyEvent, NotifySpec, NotifyTarget, PinMode};
@@ -16,6 +17,7 @@ use crate::parse::array::parse_id_array;
 use crate::parse::duration::{parse_duration, parse_limit};
 use crate::parse::file_value;
 use crate::parse::learn::{TimeRequest, parse_share, parse_time_request};
+use crate::parse::limit::{parse_limit_use, parse_rate, parse_running};
 use crate::parse::notify::parse_notify_target;
 use crate::parse::param::{ParamArg, parse_param};
 use crate::parse::request::{RequestAmount, ResourceArg, parse_request, parse_resource_arg};
@@ -31,6 +33,7 @@ pub(super) const TASKS: &str = "Tasks";
 pub(super) const RESOURCES: &str = "Resources";
 pub(super) const OUTPUT: &str = "Output";
 const FAILURES: &str = "Failures";
+const LIMITS: &str = "Limits";
 const ORDER: &str = "Order";
 const DONE_WORK: &str = "Finished work";
 const OPEN_JOBS: &str = "Open jobs";
@@ -256,6 +259,24 @@ pub(crate) struct TaskOptions {
     #[arg(help_heading = FAILURES, long, value_name = "COUNT")]
     pub(crate) max_fails: Option<u32>,
 
+    /// Count each task toward this limit of the server, and wait for its turn; may be repeated
+    ///
+    /// `hq limit set db 10` sets the limit `db`. With `db=2` each task counts twice.
+    #[arg(help_heading = LIMITS, long, value_name = "NAME[=AMOUNT]", value_parser = parse_limit_use)]
+    pub(crate) limit: Vec<LimitUse>,
+
+    /// Run at most this many tasks of the job at the same time [default: no limit]
+    ///
+    /// In an open job, the latest submit with this option decides for all tasks of the job.
+    #[arg(help_heading = LIMITS, long, value_name = "COUNT", value_parser = parse_running)]
+    pub(crate) max_running: Option<u32>,
+
+    /// Start at most this many tasks of the job in a period: `20/s`, `100/min` or `50/h` [default: no limit]
+    ///
+    /// After a pause, the starts of one second may happen at once.
+    #[arg(help_heading = LIMITS, long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) max_rate: Option<Rate>,
+
     /// File that each task reads, such as `in/%{TASK_ID}.dat`; may be repeated
     ///
     /// hq neither copies it nor waits for it: --skip-done uses it to detect changes. The path can contain placeholders and
@@ -331,10 +352,11 @@ impl TaskOptions {
             either: name array each_line null each_row from_json cpus enforce_memory nodes time_request predict
                 no_predict time_limit weight priority pin cwd stdout stderr stream task_dir
                 crash_limit stop_signal stop_grace retries retry_on retry_delay retry_grow max_fails
+                max_running max_rate
                 check_outputs by_content skip_done;
             // The record is stored next to the first output, so the script's outputs come first.
             before: env outputs;
-            after: resource inputs;
+            after: resource inputs limit;
             not: param command stdin request;
         }
     }

@@ -21,6 +21,8 @@ pub(crate) trait Question {
 pub(crate) struct ServerInfo;
 /// Opens the HTTP listener of the server.
 pub(crate) struct HttpOpen;
+/// Asks for the limits.
+pub(crate) struct LimitList;
 /// Asks for summaries of jobs, sorted by id. The answer leaves out unknown jobs.
 pub(crate) struct JobList<'a>(pub(crate) &'a Selector);
 pub(crate) struct JobInfo<'a>(pub(crate) &'a Selector);
@@ -96,6 +98,8 @@ questions! {
     client::Cancel, Request::JobCancel => JobResults: client::JobResults;
     client::CancelTasks, Request::TaskCancel => JobResults: client::JobResults;
     client::SignalTasks, Request::TaskSignal => Signaled: client::SignaledTasks;
+    client::ChangeLimit, Request::LimitChange => Done: Empty;
+    LimitList, |_| Request::Limits(Empty {}) => Limits: client::Limits;
     client::HoldTasks, Request::TaskHold => Held: client::HeldTasks;
     client::DropEntries, Request::EntriesDrop => Forgotten: client::Forgotten;
     client::TaskPage, Request::TaskPage => TaskPage: client::TaskPageReply;

@@ -161,7 +161,13 @@ fn prepare(
     (args.tasks.command, args.tasks.stdin) = (args.command, stdin);
     let new_job = Destination::default();
     let request = complete(Verb::Run, args.tasks, args.directives, new_job)?;
-    skip_if(request.options.skip_done, build(request, place)?)
+    let prepared = skip_if(request.options.skip_done, build(request, place)?)?;
+    if let Some(part) = prepared.spec.limits.uses.first() {
+        let text = format!("`hq run` has no server with a limit {:?}", part.name);
+        return Err(CliError::new(text)
+            .with_help("`--max-running` and `--max-rate` limit the tasks of this run"));
+    }
+    Ok(prepared)
 }
 
 fn skip_if(skips_done: bool, prepared: PreparedSubmit) -> CliResult<PreparedSubmit> {

@@ -3,7 +3,6 @@
 mod largest;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use hq_core::diagnosis::{queue_reason, why_waiting};
 use hq_core::resource::amount::{Amount, UNITS_PER_WHOLE};
@@ -11,12 +10,12 @@ use hq_core::resource::request::RequestVariants;
 use hq_core::words::{count, number, part};
 use hq_core::worker_config::MemoryLimits;
 use hq_protocol::client;
-use hq_protocol::{could_run, why_nothing_runs};
+use hq_protocol::{could_run, reasons, why_nothing_runs};
 use hq_worker::hardware::MEMORY;
 
 use crate::client::{Client, JobInfo, JobList};
 use crate::error::CliResult;
-use crate::output::format::{short_words, utc_seconds};
+use crate::output::format::utc_seconds;
 use crate::output::view::{is_idle, sum, totals};
 use crate::parse::selector::Selector;
 use crate::source::{is_connected, resources};
@@ -309,12 +308,9 @@ async fn behind(
     if explanation.is_held {
         return held(client, job).await.map(Some);
     }
-    if let Some(wait) = explanation.next_attempt_in_ns {
-        return Ok(Some(format!(
-            "task {} failed, and its next attempt begins in {}",
-            task.id,
-            short_words(Duration::from_nanos(wait))
-        )));
+    if let Some(reason) = reasons(&explanation).first() {
+        let what = reason.strip_prefix("it ").unwrap_or(reason);
+        return Ok(Some(format!("task {} {what}", task.id)));
     }
     if let Some(kept) = explanation.workers.iter().find_map(|row| row.kept.clone()) {
         return Ok(Some(kept));

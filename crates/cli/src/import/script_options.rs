@@ -5,6 +5,7 @@ use super::System;
 use super::units::{JOB, NAME, clock, memory_text};
 use super::used::Uses;
 use crate::parse::after::parse_after;
+use crate::parse::limit::parse_running;
 use crate::parse::retry::parse_signal;
 
 /// An option with its value.
@@ -57,6 +58,8 @@ pub(super) struct ScriptOptions {
     pub(super) script: String,
     pub(super) name: Option<String>,
     pub(super) array: Option<String>,
+    /// The maximum number of tasks that run at the same time.
+    pub(super) max_running: Option<u32>,
     pub(super) nodes: Option<u32>,
     pub(super) tasks: Option<u32>,
     pub(super) tasks_per_node: Option<u32>,
@@ -172,11 +175,9 @@ impl ScriptOptions {
             return;
         }
         self.array = Some(ids.to_owned());
-        if let Some(limit) = limit {
-            self.note(format!(
-                "`%{limit}`: as many tasks run at once as fit on the workers; for at most {limit}, start workers with \
-                 `--resource 'slots=sum({limit})'` and submit with `--resource slots=1`"
-            ));
+        match limit.map(parse_running).transpose() {
+            Ok(limit) => self.max_running = limit,
+            Err(error) => self.note(format!("array `{text}`: {error}")),
         }
     }
 
@@ -222,6 +223,9 @@ impl ScriptOptions {
         choices.add(!is_named, &["--name", &self.job_name()]);
         if let Some(array) = &self.array {
             choices.add(false, &["--array", array]);
+            if let Some(max) = self.max_running {
+                choices.add(false, &["--max-running", &max.to_string()]);
+            }
         }
         self.add_resources(&mut choices);
         self.add_times(&mut choices);

@@ -87,6 +87,10 @@ fn outputs_of_slurm() {
         ),
         ("-o /dev/null", "--stdout none --stderr none"),
         (
+            "-a 1-2%3 -o /dev/null",
+            "--array 1-2 --max-running 3 --stdout none --stderr none",
+        ),
+        (
             "-J b -o %x/%A_%4a_100%%.log",
             "--stdout b/%{JOB_ID}_%{TASK_ID}_100%.log --stderr none",
         ),
@@ -99,7 +103,7 @@ fn outputs_of_slurm() {
 #[test]
 fn what_is_different_is_told() {
     for (line, note) in [
-        ("--array=1-10%3", "--resource 'slots=sum(3)'"),
+        ("--array=1-10%0", "expected a whole number above 0"),
         ("--array=a-b", "the ids cannot be read"),
         ("--dependency=afternotok:3", "`--dependency=afternotok:3`"),
         ("--dependency=afterok:$ID", "use hq's number"),
@@ -183,7 +187,7 @@ fn lines_of_batch_systems_are_told_at_submit() {
         told(
             "#!/bin/bash\n#SBATCH --array=1-4%2 --mem=2G\n#SBATCH -p fast # comment\n#SBATCH -t 1-12:00:00\necho hi\n#SBATCH --no"
         ),
-        "a.sh has 3 #SBATCH lines, which hq does not read; write instead: `#HQ --array 1-4 --resource mem=2G --time-limit \
+        "a.sh has 3 #SBATCH lines, which hq does not read; write instead: `#HQ --array 1-4 --max-running 2 --resource mem=2G --time-limit \
          1-12:00:00`; `hq import a.sh` translates everything and lists the differences"
     );
     assert_eq!(

@@ -113,6 +113,9 @@ impl View for ExplanationView<'_> {
         if let Some(overdue) = explanation.start_overdue_ns {
             value["explanation"]["start_overdue"] = duration(overdue);
         }
+        if !explanation.limits.is_empty() {
+            value["explanation"]["limits"] = json!(explanation.limits);
+        }
         if explanation.is_held {
             value["explanation"]["is_held"] = true.into();
         }
@@ -131,6 +134,9 @@ fn write_remarks(out: Out<'_>, explanation: &client::Explanation) -> io::Result<
             out,
             "A user also holds it; `hq task release {job}.{task}` releases it."
         )?;
+    }
+    for limit in &explanation.limits {
+        writeln!(out, "It waits for {limit}.")?;
     }
     if let Some(kept) = explanation.workers.iter().find_map(|row| row.kept.as_ref()) {
         writeln!(out, "Now {kept}.")?;
@@ -180,7 +186,7 @@ fn write_now(out: Out<'_>, explanation: &client::Explanation) -> io::Result<()> 
         }
         return Ok(());
     }
-    if !explanation.is_ready {
+    if !explanation.is_ready || !explanation.limits.is_empty() {
         return Ok(());
     }
     let mut lines: BTreeMap<String, Vec<u32>> = BTreeMap::new();

@@ -64,6 +64,52 @@ impl View for ServerView<'_> {
     }
 }
 
+impl View for client::Limits {
+    fn table(&self, out: Out<'_>, look: Look) -> io::Result<()> {
+        let mut grid = Grid::horizontal(look, &["Name", "Limit", "In use", "Jobs", "Ready"], 0);
+        for limit in &self.limits {
+            let users = limit.users.iter();
+            let users: Vec<String> = users
+                .map(|user| format!("{} ({})", user.job, user.used))
+                .collect();
+            let lost = match limit.lost {
+                0 => String::new(),
+                lost => format!(", {lost} on lost workers"),
+            };
+            grid.row([
+                limit.name.as_str().into(),
+                limit.bound.as_str().into(),
+                format!("{}{lost}", limit.used).into(),
+                users.join(", ").into(),
+                limit.ready.to_string().into(),
+            ]);
+        }
+        grid.write(out)
+    }
+
+    fn json(&self, out: Out<'_>) -> io::Result<()> {
+        let rows = self.limits.iter().map(|limit| {
+            let user = |user: &client::LimitUser| json!({"id": user.job, "used": user.used});
+            json!({
+                "name": limit.name,
+                "limit": limit.bound,
+                "used": limit.used,
+                "lost": limit.lost,
+                "ready": limit.ready,
+                "jobs": limit.users.iter().map(user).collect::<Vec<_>>(),
+            })
+        });
+        write_value(out, &rows.collect())
+    }
+
+    fn quiet(&self, out: Out<'_>) -> io::Result<()> {
+        for limit in &self.limits {
+            writeln!(out, "{} {}", limit.name, limit.bound)?;
+        }
+        Ok(())
+    }
+}
+
 impl View for client::Tokens {
     fn table(&self, out: Out<'_>, look: Look) -> io::Result<()> {
         let columns = ["Name", "Role", "Created", "Used since the server started"];

@@ -329,9 +329,9 @@ mod tests {
 
     /// Questions of users, and what at least one of the first three answers must contain.
     const LOOK_UPS: &[(&str, &str)] = &[
-        ("limit running tasks of a job", "slots=sum"),
-        ("throttle", "slots=sum"),
-        ("concurrent tasks", "slots=sum"),
+        ("limit running tasks of a job", "max-running"),
+        ("throttle", "run at the same time"),
+        ("concurrent tasks", "at the same time"),
         ("rerun", "hq job resubmit"),
         ("rerun failed", "hq job resubmit"),
         ("kill a task at a memory limit", "the worker kills it"),

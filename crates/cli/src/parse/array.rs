@@ -25,6 +25,10 @@ pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
         Some(range) if range.count() == 1 => &["`-`", "`,`", "end of input"],
         _ => &["`:`", "`,`", "end of input"],
     };
+    if cursor.consume("%") {
+        let text = "`%` and a number limit running tasks in Slurm; write --max-running for that";
+        return Err(cursor.note_at(0, text.to_owned()));
+    }
     cursor.finish(expected)?;
     IdArray::from_user(ranges).map_err(|error| cursor.note_at(0, error.to_string()))
 }

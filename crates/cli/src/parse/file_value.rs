@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hq_core::bound::{LimitUse, Rate};
 use hq_core::growth::{GrowSpec, MEMORY};
 use hq_core::range::IdArray;
 use hq_core::resource::amount::Amount;
@@ -21,6 +22,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Unexpected, Vis
 use super::array::parse_id_array;
 use super::duration::parse_duration_words;
 use super::learn::{TimeRequest, parse_share};
+use super::limit::{parse_limit_use, parse_rate};
 use super::request::{
     AUTO, RequestAmount, ResourceArg, is_memory, parse_named_request, parse_request_of,
     parse_resource_arg,
@@ -113,6 +115,16 @@ readers! {
     causes: Option<String> => Option<RetryOn>, maybe(parse_retry_on);
     /// Reads how requests grow for another attempt.
     growth: Option<String> => Option<GrowSpec>, maybe(parse_retry_grow);
+    /// Reads limits, each as `NAME` or `NAME=AMOUNT`.
+    limit_uses: Vec<String> => Vec<LimitUse>,
+        |uses| uses.iter().map(|text| parse_limit_use(text)).collect::<Result<_, _>>();
+    /// Reads a number of tasks that run at the same time.
+    running: Option<u32> => Option<u32>, |max| match max {
+        Some(0) => Err("expected a whole number above 0, found 0"),
+        max => Ok(max),
+    };
+    /// Reads a rate.
+    rate: Option<String> => Option<Rate>, maybe(parse_rate);
     /// Reads a signal by name or number.
     signal: Option<String> => Option<i32>, maybe(parse_signal);
     /// Reads a priority.

@@ -3,12 +3,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::bound::{LimitUse, Rate, SubmitLimits, USES_MAX};
 use hq_core::growth::{GrowSpec, memory};
 use hq_core::id::JobId;
 use hq_core::params::{Params, begins_with_param};
@@ -81,6 +83,11 @@ pub(crate) fn build(
         params::check(&options, params, &mut warnings)?;
     }
     let stream = options.stream.take();
+    let limits = limits(
+        std::mem::take(&mut options.limit),
+        options.max_running,
+        options.max_rate,
+    )?;
     let frame = Frame {
         context,
         params,
@@ -100,9 +107,36 @@ pub(crate) fn build(
         stream_dir: stream_dir(stream.as_deref(), context, &mut warnings)?,
         after,
         notes,
+        limits,
         ..bare_submit(target, context.submit_dir, body)
     };
     Ok(PreparedSubmit::new(spec, warnings))
+}
+
+/// Returns the limits of a submit. Rejects a limit that is named twice.
+pub(crate) fn limits(
+    uses: Vec<LimitUse>,
+    max_running: Option<u32>,
+    max_rate: Option<Rate>,
+) -> CliResult<SubmitLimits> {
+    let mut names = BTreeSet::new();
+    if let Some(twice) = uses.iter().find(|part| !names.insert(&part.name)) {
+        let name = &twice.name;
+        return Err(CliError::new(format!("limit {name} is named twice"))
+            .with_help(format!("`{name}=2` lets each task count twice")));
+    }
+    if uses.len() > USES_MAX {
+        let text = format!(
+            "a submit has at most {USES_MAX} limits, this one {}",
+            uses.len()
+        );
+        return Err(CliError::new(text));
+    }
+    Ok(SubmitLimits {
+        uses,
+        max_running,
+        max_rate,
+    })
 }
 
 /// The parts of a submit that do not describe its tasks.

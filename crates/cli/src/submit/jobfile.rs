@@ -145,6 +145,7 @@ pub(crate) fn parse(
     let spec = SubmitSpec {
         stream_dir,
         notes: notes_of(&body, context.submit_dir)?,
+        limits: build::limits(file.limit, file.max_running, file.max_rate)?,
         ..bare_submit(target, context.submit_dir, body)
     };
     Ok(PreparedSubmit::new(spec, warnings))

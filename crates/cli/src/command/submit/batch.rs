@@ -176,6 +176,9 @@ async fn submit_all(
     submits: Vec<client::Submit>,
     client: &mut Client,
 ) -> CliResult<Vec<Result<u32, String>>> {
+    if let Some(limited) = submits.iter().find(|submit| submit.limits.is_some()) {
+        client.check_limits(limited).await?;
+    }
     if submits.len() > 1 {
         match client
             .ask(client::SubmitAll {

@@ -13,7 +13,7 @@ browser: web, dashboard
 cache, incremental, make, uptodate: skip done
 checkpoint: stop signal, resume
 clean, delete, purge, remove: forget
-concurrency, concurrent, semaphore, simultaneous, throttle: slots
+concurrency, concurrent, semaphore, simultaneous, throttle: limit
 core, thread: cpus
 cost: report
 crash: lost, survive

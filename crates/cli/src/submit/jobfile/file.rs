@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use hq_core::bound::{LimitUse, Rate};
 use indexmap::IndexSet;
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
@@ -17,6 +18,12 @@ pub(super) struct FileTable {
     #[serde(default, deserialize_with = "file_value::job_name")]
     pub(super) name: String,
     pub(super) max_fails: Option<u32>,
+    #[serde(default, deserialize_with = "file_value::limit_uses")]
+    pub(super) limit: Vec<LimitUse>,
+    #[serde(default, deserialize_with = "file_value::running")]
+    pub(super) max_running: Option<u32>,
+    #[serde(default, deserialize_with = "file_value::rate")]
+    pub(super) max_rate: Option<Rate>,
     pub(super) stream: Option<String>,
     #[serde(default)]
     pub(super) task: Tasks,

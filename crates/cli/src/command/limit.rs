@@ -1,0 +1,55 @@
+//! `hq limit …`.
+
+use hq_core::words::{count, number};
+use hq_protocol::client::{ChangeLimit, Empty, Limits};
+
+use super::Context;
+use crate::args::limit::LimitCommand;
+use crate::client::LimitList;
+use crate::error::CliResult;
+
+/// Runs `hq limit`.
+pub(super) async fn run(command: LimitCommand, context: &mut Context) -> CliResult<()> {
+    let mut client = context.connect().await?;
+    match command {
+        LimitCommand::Set(args) => {
+            let change = ChangeLimit {
+                name: args.name.to_string(),
+                bound: Some(args.bound.to_string()),
+                force: false,
+            };
+            let Empty {} = client.ask(change).await?;
+            let limits = client.ask(LimitList).await?.limits;
+            let found = limits.iter().find(|limit| *limit.name == *args.name);
+            let used = found.map_or(0, |limit| limit.used);
+            let ready = found.map_or(0, |limit| limit.ready);
+            let waiting = match ready {
+                0 => String::new(),
+                ready => format!(", {} ready", count(ready, "task")),
+            };
+            let used = match used {
+                0 => String::new(),
+                used => format!(" ({} in use{waiting})", number(used)),
+            };
+            tracing::info!("Limit {} is {}{used}", args.name, args.bound);
+            context.done()?;
+        }
+        LimitCommand::List => {
+            let limits: Limits = client.ask(LimitList).await?;
+            context.show(&limits)?;
+        }
+        LimitCommand::Remove(args) => {
+            for name in args.names {
+                let change = ChangeLimit {
+                    name: name.to_string(),
+                    bound: None,
+                    force: args.force,
+                };
+                let Empty {} = client.ask(change).await?;
+                tracing::info!("Limit {name} removed");
+            }
+            context.done()?;
+        }
+    }
+    context.flush()
+}
