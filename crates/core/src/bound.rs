@@ -10,6 +10,14 @@ pub const LIMITS_MAX: usize = 10_000;
 /// The maximum number of limits of a submit.
 pub const USES_MAX: usize = 16;
 
+/// The set without limits.
+pub(crate) const UNLIMITED: SetId = SetId(0);
+
+/// The number of a limit set, which is the limits of a submit; see
+/// [`crate::scheduler::task_limits`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct SetId(pub(crate) u32);
+
 /// What the text of a [`Bound`] is, for errors.
 pub const BOUND: &str = "a whole number above 0 of tasks that run at the same time, such as 10, or \
     of tasks that start in a second, minute or hour, such as 50/s, 100/min or 20/h";
@@ -141,6 +149,25 @@ impl fmt::Display for Rate {
 /// What [`is_limit_name`] expects, for errors.
 pub const LIMIT_NAME: &str =
     "a name of at most 64 letters, digits, \"-\", \"_\" and \".\" that begins with a letter";
+
+/// A change of a limit of the server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LimitChange {
+    /// The name, which [`is_limit_name`] accepts.
+    pub name: Box<str>,
+    /// The limit. `None` removes it.
+    pub bound: Option<Bound>,
+    /// Whether to remove the limit although unfinished tasks count toward it.
+    pub is_forced: bool,
+}
+
+/// Names that exist, as the end of a sentence.
+pub(crate) fn known(names: &[Box<str>]) -> String {
+    match names {
+        [] => "; no limit is set. Set one with \"hq limit set NAME 10\"".to_owned(),
+        names => format!("; the limits are {}", names.join(", ")),
+    }
+}
 
 /// Returns whether a text can be the name of a limit: letters, digits, `-`, `_` and `.`, and a
 /// letter first.

@@ -235,13 +235,6 @@ impl Submit {
         ids
     }
 
-    /// Returns the number of unfinished tasks.
-    pub(crate) fn unfinished(&self) -> u32 {
-        let runs = self.tasks.runs(0, self.ids.len());
-        let left = runs.filter(|(_, _, phase)| !phase.is_terminal());
-        left.map(|(from, to, _)| to - from).sum()
-    }
-
     /// Returns all dependencies of a task on earlier submits, including the finished ones.
     pub fn earlier_deps(&self, index: u32) -> impl Iterator<Item = TaskId> + '_ {
         let all = match &self.kind {

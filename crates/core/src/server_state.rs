@@ -72,7 +72,6 @@ pub use refusal::SubmitRefusal;
 pub use remake::{Again, is_large_job, specs};
 pub use restore::{JobRecord, RestoreError, StoredWorker};
 pub use submit_key::SubmitKey;
-pub use task_limits::LimitChange;
 pub use triggers::RoundSize;
 
 use crate::autoalloc::AutoallocState;

@@ -34,6 +34,13 @@ pub(crate) struct HoldParts {
 }
 
 impl Submit {
+    /// Returns the number of unfinished tasks.
+    pub(crate) fn unfinished(&self) -> u32 {
+        let runs = self.tasks.runs(0, self.ids.len());
+        let left = runs.filter(|(_, _, phase)| !phase.is_terminal());
+        left.map(|(from, to, _)| to - from).sum()
+    }
+
     /// Returns whether a user holds a task or it waits for unfinished dependencies in its job.
     #[must_use]
     pub fn is_blocked(&self, index: u32) -> bool {

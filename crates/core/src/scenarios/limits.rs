@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::bench::*;
-use crate::bound::LimitUse;
+use crate::bound::{LimitChange, LimitUse};
 use crate::id::{JobId, WorkerId};
 use crate::job::SubmitAt;
 use crate::outcome::{LostReason, Outcome};
-use crate::server_state::{Command, Input, LimitChange, Reply, SubmitRefusal};
+use crate::server_state::{Command, Input, Reply, SubmitRefusal};
 use crate::task::{Phase, TaskState};
 use crate::template::SubmitSpec;
 use crate::worker::LinkEnd;

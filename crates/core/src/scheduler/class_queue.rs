@@ -5,7 +5,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 #[cfg(any(test, feature = "testing"))]
 use super::task_limits::TaskLimits;
-use super::task_limits::{SetId, UNLIMITED};
+use crate::bound::{SetId, UNLIMITED};
 use crate::id::JobId;
 use crate::range::IndexSet;
 

@@ -15,7 +15,8 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use super::class_queue::{ClassQueue, Entry, Group};
 use super::index::{DeferredFree, RequestIndex};
-use super::task_limits::{SetId, TaskLimits, UNLIMITED};
+use super::task_limits::TaskLimits;
+use crate::bound::{SetId, UNLIMITED};
 use crate::class::{ClassId, Classes, QueueKey};
 use crate::id::JobId;
 use crate::job::SubmitAt;

@@ -13,24 +13,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::bound::{Bound, LimitUse, Rate};
+use crate::bound::{Bound, LimitUse, Rate, SetId, UNLIMITED};
 use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
 use crate::job::SubmitAt;
 use crate::time::{Time, nanos};
 
-/// The set without limits.
-pub(crate) const UNLIMITED: SetId = SetId(0);
-
 /// The size of a token bucket.
 const BURST: Duration = Duration::from_secs(1);
 /// The shortest pause between two rounds that wait for tokens.
 const WAKE_MIN: Duration = Duration::from_millis(2);
-
-/// The number of a limit set.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub struct SetId(u32);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct LimitId(u32);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::task_limits::LimitChange;
 use crate::autoalloc::{self, QueueCommand};
+use crate::bound::LimitChange;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
 use crate::node_check::NodeFault;

@@ -1,6 +1,6 @@
 //! The reasons why the state refuses a submit.
 
-use super::task_limits::known;
+use crate::bound::known;
 use crate::id::{InstanceId, JobId, TaskId};
 use crate::job::GraphError;
 use crate::limits::TooLarge;

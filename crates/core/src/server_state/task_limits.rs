@@ -1,32 +1,14 @@
 //! Limits on running tasks and on starts: their changes, and the places that tasks take.
 
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
-use crate::bound::{Bound, LIMITS_MAX, Rate, SubmitLimits};
+use crate::bound::UNLIMITED;
+use crate::bound::{Bound, LIMITS_MAX, LimitChange, Rate, SubmitLimits, known};
 use crate::id::{JobId, TaskKey};
 use crate::job::{SubmitAt, TaskAt};
 use crate::refusal::Refusal;
-use crate::scheduler::task_limits::{TaskLimits, UNLIMITED};
+use crate::scheduler::task_limits::TaskLimits;
 use crate::time::{Now, Time};
 use crate::worker::{Assigned, Turn};
-
-/// A change of a limit of the server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LimitChange {
-    /// The name, which [`crate::bound::is_limit_name`] accepts.
-    pub name: Box<str>,
-    /// The limit. `None` removes it.
-    pub bound: Option<Bound>,
-    /// Whether to remove the limit although unfinished tasks count toward it.
-    pub is_forced: bool,
-}
-
-/// Names that exist, as the end of a sentence.
-pub(super) fn known(names: &[Box<str>]) -> String {
-    match names {
-        [] => "; no limit is set. Set one with \"hq limit set NAME 10\"".to_owned(),
-        names => format!("; the limits are {}", names.join(", ")),
-    }
-}
 
 impl ServerState {
     /// Returns the limits of tasks.

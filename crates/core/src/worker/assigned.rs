@@ -1,10 +1,10 @@
 //! The server's record of a task that it sent to a worker.
 
 use super::Worker;
+use crate::bound::SetId;
 use crate::class::QueueKey;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey};
 use crate::job::TaskSlot;
-use crate::scheduler::task_limits::SetId;
 use crate::time::Time;
 
 /// Whether a task on a worker waits for its predecessor there.

@@ -3,11 +3,11 @@
 //! For lists and details that are only displayed, the server fills messages directly, and the
 //! command line shows them directly. This module converts only values that code makes decisions on.
 
-use hq_core::bound::{BOUND, Bound};
+use hq_core::bound::{BOUND, Bound, LimitChange};
 use hq_core::id::{JobId, TaskId};
 use hq_core::range::{IdArray, IdRange, IndexSet};
 use hq_core::selector::Selector;
-use hq_core::server_state::{CANCELED_MAX, Command, HELD_RANGES_MAX, LimitChange, WatchSpec};
+use hq_core::server_state::{CANCELED_MAX, Command, HELD_RANGES_MAX, WatchSpec};
 use hq_core::task::TaskState;
 use hq_core::template::ByteText;
 

@@ -6,13 +6,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::bound::UNLIMITED;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey};
 use crate::job::TaskSlot;
 use crate::resource::amount::Amount;
 use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::scheduler::explain::hindrances;
-use crate::scheduler::task_limits::UNLIMITED;
 use crate::scheduler::worker_plan::WorkerPlan;
 use crate::testing::worker_config;
 use crate::time::Timestamp;

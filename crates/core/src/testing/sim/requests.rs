@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::super::template;
 use super::World;
-use crate::bound::{LimitUse, SubmitLimits};
+use crate::bound::{LimitChange, LimitUse, SubmitLimits};
 use crate::growth::Growth;
 use crate::id::{JobId, TaskId};
 use crate::range::IdArray;
 use crate::resource::request::{RequestVariants, ResourceRequest};
 use crate::selector::Selector;
-use crate::server_state::{Again, Command, Input, LimitChange, WatchSpec};
+use crate::server_state::{Again, Command, Input, WatchSpec};
 use crate::task::TaskState;
 use crate::template::{
     After, ArrayIds, ArraySpec, CrashLimit, Entries, GraphSpec, GraphTask, NotifyEvent, NotifySpec,
