@@ -94,6 +94,16 @@ impl FromStr for Bound {
     }
 }
 
+impl Bound {
+    /// Returns the number of tasks, in a period if it is a rate.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        match self {
+            Self::Running(count) | Self::Rate(Rate { count, .. }) => count,
+        }
+    }
+}
+
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -198,6 +198,12 @@ impl ServerState {
         self.dispatcher.ready().counts()
     }
 
+    /// Returns the number of tasks of each queue that workers are needed for.
+    #[cfg(test)]
+    pub(crate) fn needed_counts(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
+        self.dispatcher.ready().needed()
+    }
+
     /// Marks templates as known to a worker.
     #[cfg(test)]
     pub(crate) fn teach(&mut self, id: WorkerId, job: JobId, templates: std::ops::Range<u32>) {

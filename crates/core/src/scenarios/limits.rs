@@ -108,10 +108,7 @@ fn amounts_and_several_limits_apply_together() {
     assert_eq!((bench.counts(single).running, used(&bench, "net")), (2, 4));
     bench.finish_all();
     let refused = bench.refused(limited(tasks(1), &[("db", 6)]));
-    assert!(matches!(
-        refused,
-        SubmitRefusal::LimitTooSmall { max: 5, .. }
-    ));
+    assert!(matches!(refused, SubmitRefusal::LimitTooSmall { .. }));
     let refused = bench.refused(limited(tasks(1), &[("dbb", 1)]));
     assert!(
         refused.to_string().contains("the limits are db, net"),
@@ -236,17 +233,17 @@ fn after_a_restart_nothing_starts_before_all_places_are_known() {
 }
 
 #[test]
-fn a_rate_starts_tasks_one_after_the_other_from_an_empty_bucket() {
+fn a_rate_starts_tasks_one_after_the_other() {
     let (mut bench, worker) = Bench::with_worker(16);
     set(&mut bench, "api", "10/s").expect("valid");
     bench.submit(limited(tasks(100), &[("api", 1)]));
-    assert_eq!(bench.has(worker), [], "the bucket is empty");
+    assert_eq!(bench.has(worker).len(), 1, "the next one waits");
     assert_eq!(why(&bench, JOB), ["limit api: 10/s"]);
     for passed in 1..=5 {
         bench.wait(Duration::from_millis(100));
-        assert_eq!(bench.has(worker).len(), passed);
+        assert_eq!(bench.has(worker).len(), 1 + passed);
     }
-    for task in 0..5 {
+    for task in 0..6 {
         bench.finish(worker, key(JOB, task));
     }
     // A second's worth of starts may happen at once, and no more.
@@ -323,4 +320,57 @@ fn places_come_back_whatever_happens_to_a_task() {
     }
     assert_eq!(used(&bench, "db"), 0);
     bench.leave(worker, LostReason::Stopped);
+}
+
+#[test]
+fn queues_that_share_a_limit_need_a_worker_for_its_places_only() {
+    let mut bench = Bench::new();
+    set(&mut bench, "lic", "1").expect("valid");
+    for priority in 0..5 {
+        bench.submit(limited(urgent(3, priority), &[("lic", 1)]));
+    }
+    let needed: u64 = bench.state.needed_counts().map(|(_, count)| count).sum();
+    assert_eq!(needed, 1);
+}
+
+#[test]
+fn a_task_that_counts_more_than_a_lowered_limit_runs_alone() {
+    let (mut bench, worker) = Bench::with_worker(8);
+    set(&mut bench, "db", "4").expect("valid");
+    bench.submit(limited(tasks(2), &[("db", 4)]));
+    set(&mut bench, "db", "2").expect("valid");
+    bench.finish(worker, key(JOB, 0));
+    assert_eq!((bench.has(worker), used(&bench, "db")), (vec![(1, 1)], 4));
+}
+
+#[test]
+fn places_that_other_jobs_could_use_are_not_taken_ahead_of_time() {
+    let (mut bench, worker) = Bench::with_worker(1);
+    set(&mut bench, "db", "4").expect("valid");
+    bench.submit(limited(tasks(30), &[("db", 1)]));
+    assert_eq!((placed(&bench, worker), used(&bench, "db")), (1, 1));
+    let other = bench.worker(1);
+    assert_eq!((placed(&bench, other), used(&bench, "db")), (1, 2));
+}
+
+#[test]
+fn a_new_rate_applies_at_once_and_a_resubmit_needs_its_limits() {
+    let (mut bench, worker) = Bench::with_worker(8);
+    set(&mut bench, "api", "60/min").expect("valid");
+    bench.submit(limited(tasks(1), &[("api", 60)]));
+    assert_eq!(placed(&bench, worker), 1);
+    bench.finish_all();
+    set(&mut bench, "api", "1000/s").expect("valid");
+    bench.submit(limited(tasks(1), &[("api", 1)]));
+    bench.wait(Duration::from_secs(1));
+    assert_eq!(placed(&bench, worker), 1, "the debt is one of starts");
+    bench.finish_all();
+    set(&mut bench, "api", "").expect("unused");
+    let effects = bench.request(Command::Resubmit {
+        jobs: one(JOB),
+        states: vec![TaskState::Finished],
+        requests: Vec::new(),
+    });
+    let text = format!("{:?}", reply(&effects));
+    assert!(text.contains("UnknownLimit"), "{text}");
 }

@@ -83,6 +83,13 @@ impl ClassQueue {
         self.plain.len + limited.map_or(0, |limited| limited.len)
     }
 
+    /// Returns the number of tasks of each limit set.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = (SetId, u64)> + '_ {
+        let limited = self.limited.iter().flat_map(|limited| &limited.groups);
+        let limited = limited.map(|(set, group)| (*set, group.len));
+        [(UNLIMITED, self.plain.len)].into_iter().chain(limited)
+    }
+
     pub(super) fn group(&self, set: SetId) -> Option<&Group> {
         match set {
             UNLIMITED => Some(&self.plain),

@@ -15,7 +15,7 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use super::class_queue::{ClassQueue, Entry, Group};
 use super::index::{DeferredFree, RequestIndex};
-use super::task_limits::TaskLimits;
+use super::task_limits::{PlannedPlaces, TaskLimits};
 use crate::bound::{SetId, UNLIMITED};
 use crate::class::{ClassId, Classes, QueueKey};
 use crate::id::JobId;
@@ -230,7 +230,7 @@ impl ReadyQueue {
     }
 
     /// Takes up to `limit` tasks in order, and the places of their limits. `starts` says whether
-    /// they start now. Otherwise, tasks with a rate stay.
+    /// they start now. Otherwise, tasks stay whose places other jobs could use.
     pub fn take(&mut self, key: QueueKey, mut limit: u64, starts: bool) -> Vec<TakenRange> {
         let mut taken = Vec::new();
         let mut next = self.queues.get(&key).and_then(ClassQueue::front);
@@ -239,7 +239,7 @@ impl ReadyQueue {
         {
             let (job, submit) = entry;
             let mut most = limit.min(self.limits.starts(set));
-            if set != UNLIMITED && !starts && self.limits.is_rated(set) {
+            if set != UNLIMITED && !starts && self.limits.is_scarce(set) {
                 most = 0;
             }
             let width = u32::try_from(most).unwrap_or(u32::MAX);
@@ -422,6 +422,18 @@ impl ReadyQueue {
     pub fn counts(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
         let counts = self.queues.iter();
         let counts = counts.map(|(key, queue)| (*key, queue.startable()));
+        counts.filter(|(_, count)| *count > 0)
+    }
+
+    /// Returns the same counts if tasks of all queues start, most urgent first. Places of a limit
+    /// that several queues share count once.
+    pub(crate) fn needed(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
+        let mut planned = PlannedPlaces::default();
+        let counts = self.queues.iter().map(move |(key, queue)| {
+            let sizes = queue.sizes();
+            let sizes = sizes.map(|(set, size)| self.limits.plan(&mut planned, set, size));
+            (*key, sizes.sum())
+        });
         counts.filter(|(_, count)| *count > 0)
     }
 

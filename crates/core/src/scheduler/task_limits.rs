@@ -9,8 +9,9 @@
 //! A rate is a token bucket. It holds the starts of one second, or one start, and is empty at
 //! first. Starts that cost more than the bucket holds leave a debt.
 
+mod state;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
 
 use crate::bound::{Bound, LimitUse, Rate, SetId, UNLIMITED};
@@ -19,6 +20,7 @@ use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
 use crate::job::SubmitAt;
 use crate::time::{Time, nanos};
+pub use state::LimitState;
 
 /// The size of a token bucket.
 const BURST: Duration = Duration::from_secs(1);
@@ -81,65 +83,6 @@ struct Kept {
     job: JobId,
 }
 
-/// A limit of the server and its use.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LimitState {
-    /// The name.
-    pub name: Box<str>,
-    /// The bound. `None` if the limit was removed while tasks referred to it.
-    pub bound: Option<Bound>,
-    /// The places that are taken.
-    pub used: u64,
-    /// The places that are taken, by job.
-    pub users: Vec<(JobId, u64)>,
-    /// The lost workers whose tasks may still run, each with the places of these tasks.
-    pub lost: Vec<(WorkerId, u64)>,
-    /// The number of ready tasks that count toward the limit.
-    pub ready: u64,
-}
-
-/// The maximum number of jobs that are named as users of a limit.
-const USERS_SHOWN: usize = 4;
-
-impl fmt::Display for LimitState {
-    /// Says why tasks wait for the limit.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.bound, &*self.name) {
-            (Some(Bound::Running(max)), "") => {
-                let used = self.used;
-                write!(
-                    f,
-                    "limit of the job: {used} of {max} tasks run (--max-running)"
-                )?;
-            }
-            (Some(Bound::Rate(rate)), "") => write!(f, "limit of the job: {rate} (--max-rate)")?,
-            (Some(Bound::Running(max)), name) => {
-                write!(f, "limit {name}: {} of {max} in use", self.used)?;
-                for (index, (job, used)) in self.users.iter().take(USERS_SHOWN).enumerate() {
-                    let before = match index {
-                        0 => " by",
-                        _ if index + 1 == self.users.len() => " and",
-                        _ => ",",
-                    };
-                    write!(f, "{before} job {job} ({used})")?;
-                }
-                if let Some(others) = self.users.len().checked_sub(USERS_SHOWN + 1) {
-                    write!(f, " and {} other jobs", others + 1)?;
-                }
-            }
-            (Some(Bound::Rate(rate)), name) => write!(f, "limit {name}: {rate}")?,
-            (None, name) => write!(f, "limit {name}")?,
-        }
-        for (worker, places) in &self.lost {
-            write!(
-                f,
-                "; {places} by tasks that may still run on lost worker {worker}"
-            )?;
-        }
-        Ok(())
-    }
-}
-
 /// All limits, and the places that tasks take.
 #[derive(Clone, Debug, Default)]
 pub struct TaskLimits {
@@ -181,6 +124,13 @@ impl Bucket {
         i64::try_from(cost).unwrap_or(i64::MAX).min(self.capacity())
     }
 
+    /// Returns the level of a bucket with another rate that holds as many starts.
+    fn starts_at_rate(&self, rate: Rate, now: Time) -> i64 {
+        let level = i128::from(self.level_at(now)) * i128::from(rate.interval_ns());
+        let level = level / i128::from(self.rate.interval_ns());
+        i64::try_from(level).unwrap_or(i64::MAX)
+    }
+
     fn starts(&self, amount: u32, now: Time) -> u64 {
         let starts = self.level_at(now) / self.cost(amount).max(1);
         u64::try_from(starts).unwrap_or(0)
@@ -207,7 +157,9 @@ impl Bucket {
 impl Limit {
     fn starts(&self, amount: u32, now: Time) -> u64 {
         let places = self.max.map_or(u64::MAX, |max| {
-            max.saturating_sub(self.used) / u64::from(amount.max(1))
+            // A task that counts more than the limit, which was lowered, runs alone.
+            let amount = u64::from(amount).min(max).max(1);
+            max.saturating_sub(self.used) / amount
         });
         let bucket = self.bucket.as_ref();
         places.min(bucket.map_or(u64::MAX, |bucket| bucket.starts(amount, now)))
@@ -215,10 +167,15 @@ impl Limit {
 
     fn set(&mut self, max: Option<u32>, rate: Option<Rate>, now: Time) {
         self.max = max.map(u64::from);
-        let level = self.bucket.map_or(0, |bucket| bucket.level_at(now));
+        let before = self.bucket;
         self.bucket = rate.map(|rate| Bucket {
             rate,
-            level,
+            level: match before {
+                Some(before) => before.starts_at_rate(rate, now),
+                // A new limit lets one task start. After a restart, that task may have started.
+                None if now == Time(0) => 0,
+                None => i64::try_from(rate.interval_ns()).unwrap_or(i64::MAX),
+            },
             at: now,
         });
     }
@@ -449,13 +406,13 @@ impl TaskLimits {
         starts.min().unwrap_or(u64::MAX)
     }
 
-    /// Returns whether starts of a set's tasks have a rate. Such a task must start when it takes
-    /// its token.
-    pub(crate) fn is_rated(&self, id: SetId) -> bool {
+    /// Returns whether a set's tasks must start when they take their places, because other jobs
+    /// could use the places meanwhile, or because starts have a rate.
+    pub(crate) fn is_scarce(&self, id: SetId) -> bool {
         let set = self.sets.get(&id);
         set.is_some_and(|set| {
             let mut limits = set.parts.iter().filter_map(|(id, _)| self.limits.get(id));
-            limits.any(|limit| limit.bucket.is_some())
+            limits.any(|limit| limit.name.is_some() || limit.bucket.is_some())
         })
     }
 
@@ -672,6 +629,31 @@ impl TaskLimits {
     }
 }
 
+/// Places that are planned for tasks, to count each place once.
+#[derive(Debug, Default)]
+pub(crate) struct PlannedPlaces(BTreeMap<LimitId, u64>);
+
+impl TaskLimits {
+    /// Plans the start of tasks of a set. Returns how many of them may start.
+    pub(crate) fn plan(&self, planned: &mut PlannedPlaces, id: SetId, count: u64) -> u64 {
+        let parts = self.sets.get(&id).map_or(&[][..], |set| &set.parts);
+        let mut starts = count.min(self.starts(id));
+        for (id, amount) in parts {
+            let PlannedPlaces(planned) = planned;
+            let taken = planned.get(id).copied().unwrap_or(0) / u64::from(*amount);
+            let left = self
+                .limits
+                .get(id)
+                .map(|limit| limit.starts(*amount, self.now));
+            starts = starts.min(left.unwrap_or(u64::MAX).saturating_sub(taken));
+        }
+        for (id, amount) in parts {
+            *planned.0.entry(*id).or_default() += u64::from(*amount) * starts;
+        }
+        starts
+    }
+}
+
 /// Checks for tests.
 #[cfg(any(test, feature = "testing"))]
 impl TaskLimits {
@@ -747,6 +729,7 @@ impl TaskLimits {
                 .collect(),
             lost: lost.into_iter().collect(),
             ready: sets.map(|set| set.queued).sum(),
+            next_in: None,
         })
     }
 
@@ -759,7 +742,18 @@ impl TaskLimits {
             let limit = self.limits.get(id);
             limit.is_some_and(|limit| limit.starts(*amount, self.now) == 0)
         });
-        blocking.filter_map(|(id, _)| self.state_of(*id)).collect()
+        let states = blocking.filter_map(|(id, amount)| {
+            let mut state = self.state_of(*id)?;
+            let limit = self.limits.get(id)?;
+            // The limit of a job may have both bounds.
+            if limit.max.is_none_or(|max| limit.used < max) {
+                let bucket = limit.bucket?;
+                state.bound = Some(Bound::Rate(bucket.rate));
+                state.next_in = Some(bucket.next_at(*amount, self.now).since(self.now));
+            }
+            Some(state)
+        });
+        states.collect()
     }
 
     /// Returns whether no task with a limit starts, because workers of an earlier server run may

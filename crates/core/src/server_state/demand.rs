@@ -110,13 +110,13 @@ impl ServerState {
             // will be counted soon.
             let stays = |(key, _): &(QueueKey, u64)| key.priority < first;
             return ready
-                .counts()
+                .needed()
                 .take_while(stays)
                 .take(REQUESTS_MAX)
                 .collect();
         }
         if ready.queue_count() <= QUEUES_SEEN_MAX {
-            return ready.counts().collect();
+            return ready.needed().collect();
         }
         let mut keys: BTreeSet<QueueKey> = ready.multi_node().take(MULTI_NODE_MAX).collect();
         for query in queries {

@@ -31,8 +31,13 @@ impl ServerState {
         } else {
             reason
         };
-        let survival = self.workers.get(id).map(|worker| worker.survival(reason));
+        let worker = self.workers.get(id);
+        let survival = worker.map(|worker| worker.survival(reason));
         let until = ctx.now.mono + survival.unwrap_or_default();
+        // The earlier server run may have sent tasks there that this run does not know of.
+        if worker.is_some_and(Worker::is_restored) {
+            self.dispatcher.limits_mut().close_until(until);
+        }
         let Some(lost) = self.workers.lose(id, ctx.now.wall, reason) else {
             bug!("worker {id} is lost, but is not live");
             return;

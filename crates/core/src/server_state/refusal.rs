@@ -1,6 +1,6 @@
 //! The reasons why the state refuses a submit.
 
-use crate::bound::known;
+use crate::bound::{Bound, known};
 use crate::id::{InstanceId, JobId, TaskId};
 use crate::job::GraphError;
 use crate::limits::TooLarge;
@@ -83,14 +83,14 @@ pub enum SubmitRefusal {
         names: Vec<Box<str>>,
     },
     /// A task counts more toward a limit than the limit allows.
-    #[error("each task counts {amount} toward limit {name:?}, which is {max}")]
+    #[error("each task counts {amount} toward limit {name:?}, which is {bound}")]
     LimitTooSmall {
         /// The name of the limit.
         name: Box<str>,
         /// How much a task counts.
         amount: u32,
         /// The limit.
-        max: u32,
+        bound: Bound,
     },
     /// The job would have too many notifications.
     #[error("a job can have at most 64 notifications (--notify)")]

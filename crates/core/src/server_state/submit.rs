@@ -126,9 +126,7 @@ impl ServerState {
             check_earlier(&job, &ids, &graph.earlier)?;
         }
         self.check_after(job.id, prepared, &ids)?;
-        if !prepared.is_again {
-            self.check_limits(&spec.limits)?;
-        }
+        self.check_limits(&spec.limits)?;
         // A job that submits to itself might never stop doing so.
         let (known, new) = (job.counts().total(), ids.len());
         if let Some(max) = job.tasks_max
@@ -203,6 +201,8 @@ impl ServerState {
             encoded: prepared.encoded.take(),
         });
         self.note_key(ctx, id, prepared.key.take());
+        let limits = &prepared.spec.limits;
+        let limits_job = limits.max_running.is_some() || limits.max_rate.is_some();
         let submit = self.build(header, ids, prepared);
         let is_divided = self.is_divided(&submit);
         let Some(at) = self.jobs.add_submit(id, submit) else {
@@ -210,6 +210,9 @@ impl ServerState {
             return id;
         };
         self.limit_submit(ctx.now.mono, at);
+        if limits_job {
+            self.recall_behind(ctx);
+        }
         if !is_divided {
             self.intern(at, 0..u32::MAX);
         }

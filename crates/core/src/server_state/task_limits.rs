@@ -88,7 +88,7 @@ impl ServerState {
 
     /// Asks workers for the tasks that were sent behind others because of their limits, which may
     /// have changed.
-    fn recall_behind(&mut self, ctx: &mut Ctx<'_>) {
+    pub(super) fn recall_behind(&mut self, ctx: &mut Ctx<'_>) {
         self.heads.recall_behind(ctx, &mut self.workers, &self.jobs);
     }
 
@@ -125,11 +125,15 @@ impl ServerState {
         for part in &limits.uses {
             let name = part.name.clone();
             match self.dispatcher.limits().bound(&part.name) {
-                Some(Bound::Running(max)) if part.amount > max => {
+                Some(bound) if part.amount > bound.count() => {
                     let amount = part.amount;
-                    return Err(SubmitRefusal::LimitTooSmall { name, amount, max });
+                    return Err(SubmitRefusal::LimitTooSmall {
+                        name,
+                        amount,
+                        bound,
+                    });
                 }
-                Some(Bound::Running(_) | Bound::Rate(_)) => {}
+                Some(_) => {}
                 None => {
                     let names = self.limit_names();
                     return Err(SubmitRefusal::UnknownLimit { name, names });

@@ -1,0 +1,74 @@
+//! The use of a limit, for users.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::bound::Bound;
+use crate::id::{JobId, WorkerId};
+use crate::words::duration;
+
+/// A limit of the server and its use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LimitState {
+    /// The name.
+    pub name: Box<str>,
+    /// The bound. `None` if the limit was removed while tasks referred to it.
+    pub bound: Option<Bound>,
+    /// The places that are taken.
+    pub used: u64,
+    /// The places that are taken, by job.
+    pub users: Vec<(JobId, u64)>,
+    /// The lost workers whose tasks may still run, each with the places of these tasks.
+    pub lost: Vec<(WorkerId, u64)>,
+    /// The number of ready tasks that count toward the limit.
+    pub ready: u64,
+    /// When the next task may start, if the limit is a rate that lets none start now.
+    pub next_in: Option<Duration>,
+}
+
+/// The time to the next start from which it is shown.
+const NEXT_SHOWN_MIN: Duration = Duration::from_secs(2);
+/// The maximum number of jobs that are named as users of a limit.
+const USERS_SHOWN: usize = 4;
+
+impl fmt::Display for LimitState {
+    /// Says why tasks wait for the limit.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.bound, &*self.name) {
+            (Some(Bound::Running(max)), "") => {
+                let used = self.used;
+                write!(
+                    f,
+                    "limit of the job: {used} of {max} tasks run (--max-running)"
+                )?;
+            }
+            (Some(Bound::Rate(rate)), "") => write!(f, "limit of the job: {rate} (--max-rate)")?,
+            (Some(Bound::Running(max)), name) => {
+                write!(f, "limit {name}: {} of {max} in use", self.used)?;
+                for (index, (job, used)) in self.users.iter().take(USERS_SHOWN).enumerate() {
+                    let before = match index {
+                        0 => " by",
+                        _ if index + 1 == self.users.len() => " and",
+                        _ => ",",
+                    };
+                    write!(f, "{before} job {job} ({used})")?;
+                }
+                if let Some(others) = self.users.len().checked_sub(USERS_SHOWN + 1) {
+                    write!(f, " and {} other jobs", others + 1)?;
+                }
+            }
+            (Some(Bound::Rate(rate)), name) => write!(f, "limit {name}: {rate}")?,
+            (None, name) => write!(f, "limit {name}")?,
+        }
+        if let Some(next) = self.next_in.filter(|next| *next >= NEXT_SHOWN_MIN) {
+            write!(f, ", the next task starts in {}", duration(next))?;
+        }
+        for (worker, places) in &self.lost {
+            write!(
+                f,
+                "; {places} by tasks that may still run on lost worker {worker}"
+            )?;
+        }
+        Ok(())
+    }
+}
