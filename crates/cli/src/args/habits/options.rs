@@ -112,8 +112,8 @@ pub(super) const OPTIONS: &str = r"
 --dryrun --dry_run --just-print --test-only --recon: `--dry-run` shows what would run
 --keep-going --ignore-errors: other tasks continue after a failure, unless you give `--max-fails 0`
 --ntasks-per-node --tasks-per-node --ntasks-per-core --cpus-per-gpu --cpus-per-node: what each task asks for decides how many run on a node: `--cpus 4`
---array-limit --throttle --max-concurrent --max-parallel: `--max-running 50` limits the running tasks of a job, `--limit NAME` those of several, see `hq doc limits`
---max-jobs --parallel --concurrency --parallelism --load: cpus decide how many tasks run at once: `--cpus 2` for each task, `hq run -j 8` or `hq worker start --cpus 8` for all
+--array-limit --throttle: `--max-running 50` limits the running tasks of a job, `--limit NAME` those of several, see `hq doc limits`
+--max-concurrent --max-parallel --max-jobs --parallel --concurrency --parallelism --load: cpus decide how many tasks run at once: `--cpus 2` for each task, `hq run -j 8` or `hq worker start --cpus 8` for all
 --snakefile --file --makefile -s: a file with tasks is a job file: `hq job submit-file FILE.toml`, `hq run FILE.toml`, see `hq doc dependencies`
 --rm --detach --restart --volume --mount --image --container --network: hq starts programs as they are; a container is part of the command: `hq submit -- apptainer run image.sif ./step`
 --comment --label --tag -b: a job has a name: `--name TEXT`
