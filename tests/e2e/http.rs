@@ -381,10 +381,7 @@ fn programs_signal_running_tasks() {
     env.start_worker(1);
     let site = Site::of(&env);
     let sleeping = env.submit(&["--", "sleep", "1000"]);
-    env.wait_for("the task runs", || {
-        let running = &env.stats(&sleeping)["running"];
-        (*running == 1).then_some(()).ok_or(running.to_string())
-    });
+    env.wait_running(&sleeping, 1);
     let signal = |task: &str, query: &str| {
         let path = format!("/api/v1/jobs/{sleeping}/tasks/{task}/signal{query}");
         site.post(&path).status
