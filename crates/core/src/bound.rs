@@ -18,11 +18,11 @@ pub(crate) const UNLIMITED: SetId = SetId(0);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct SetId(pub(crate) u32);
 
-/// What the text of a [`Bound`] is, for errors.
+/// The notation of a [`Bound`], for errors.
 pub const BOUND: &str = "a whole number above 0 of tasks that run at the same time, such as 10, or \
     of tasks that start in a second, minute or hour, such as 50/s, 100/min or 20/h";
 
-/// What a limit bounds.
+/// A bound on tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
     /// The number of tasks that run at the same time.
@@ -156,7 +156,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// What [`is_limit_name`] expects, for errors.
+/// The notation of a name, for errors; see [`is_limit_name`].
 pub const LIMIT_NAME: &str =
     "a name of at most 64 letters, digits, \"-\", \"_\" and \".\" that begins with a letter";
 
@@ -171,10 +171,18 @@ pub struct LimitChange {
     pub is_forced: bool,
 }
 
+/// The maximum number of names in an error.
+const NAMES_SHOWN: usize = 20;
+
 /// Names that exist, as the end of a sentence.
 pub(crate) fn known(names: &[Box<str>]) -> String {
     match names {
         [] => "; no limit is set. Set one with \"hq limit set NAME 10\"".to_owned(),
+        names if names.len() > NAMES_SHOWN => {
+            let others = names.len() - NAMES_SHOWN;
+            let names = names[..NAMES_SHOWN].join(", ");
+            format!("; the limits are {names} and {others} others")
+        }
         names => format!("; the limits are {}", names.join(", ")),
     }
 }

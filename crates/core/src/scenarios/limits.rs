@@ -104,6 +104,8 @@ fn amounts_and_several_limits_apply_together() {
     set(&mut bench, "net", "4").expect("valid");
     bench.submit(limited(tasks(9), &[("db", 2), ("net", 1)]));
     assert_eq!((placed(&bench, worker), used(&bench, "db")), (2, 4));
+    let reason = "limit db: 4 of 5 in use by job 1 (4); a task counts 2";
+    assert_eq!(why(&bench, JOB), [reason], "one place is left");
     let single = bench.submit(limited(tasks(9), &[("net", 1)]));
     assert_eq!((bench.counts(single).running, used(&bench, "net")), (2, 4));
     bench.finish_all();

@@ -90,6 +90,9 @@ pub struct TaskLimits {
     names: BTreeMap<Box<str>, LimitId>,
     jobs: BTreeMap<JobId, LimitId>,
     submits: BTreeMap<SubmitAt, LimitedSubmit>,
+    /// The limit sets that submits of each job have or had. A job may have very many submits, but
+    /// few sets.
+    job_sets: BTreeSet<(JobId, SetId)>,
     sets: BTreeMap<SetId, Set>,
     by_parts: BTreeMap<Parts, SetId>,
     /// The limits that have changed since the ready queue was updated.
@@ -155,14 +158,19 @@ impl Bucket {
 }
 
 impl Limit {
-    fn starts(&self, amount: u32, now: Time) -> u64 {
-        let places = self.max.map_or(u64::MAX, |max| {
+    /// Returns for how many tasks there are places.
+    fn places(&self, amount: u32) -> u64 {
+        self.max.map_or(u64::MAX, |max| {
             // A task that counts more than the limit, which was lowered, runs alone.
             let amount = u64::from(amount).min(max).max(1);
             max.saturating_sub(self.used) / amount
-        });
+        })
+    }
+
+    fn starts(&self, amount: u32, now: Time) -> u64 {
         let bucket = self.bucket.as_ref();
-        places.min(bucket.map_or(u64::MAX, |bucket| bucket.starts(amount, now)))
+        self.places(amount)
+            .min(bucket.map_or(u64::MAX, |bucket| bucket.starts(amount, now)))
     }
 
     fn set(&mut self, max: Option<u32>, rate: Option<Rate>, now: Time) {
@@ -250,9 +258,14 @@ impl TaskLimits {
         let is_limited = !uses.is_empty() || self.jobs.contains_key(&at.job);
         if is_limited {
             let set = self.intern(at.job, &uses);
-            self.reference(set, 1);
-            self.submits.insert(at, LimitedSubmit { uses, set });
+            self.note_set(at, uses, set);
         }
+    }
+
+    fn note_set(&mut self, at: SubmitAt, uses: Vec<(LimitId, u32)>, set: SetId) {
+        self.reference(set, 1);
+        self.job_sets.insert((at.job, set));
+        self.submits.insert(at, LimitedSubmit { uses, set });
     }
 
     fn intern(&mut self, job: JobId, uses: &[(LimitId, u32)]) -> SetId {
@@ -314,8 +327,7 @@ impl TaskLimits {
         let uses = known.map_or_else(Vec::new, |known| known.uses.clone());
         let before = self.set_of(at);
         let set = self.intern(at.job, &uses);
-        self.reference(set, 1);
-        self.submits.insert(at, LimitedSubmit { uses, set });
+        self.note_set(at, uses, set);
         self.dereference(before, 1);
     }
 
@@ -336,6 +348,9 @@ impl TaskLimits {
                 self.dereference(submit.set, 1);
             }
         }
+        for set in self.sets_of(job) {
+            self.job_sets.remove(&(job, set));
+        }
         limit.into_iter().for_each(|id| self.forget_limit(id));
     }
 
@@ -346,12 +361,10 @@ impl TaskLimits {
 
     /// Returns the limit sets of a job's submits.
     pub(crate) fn sets_of(&self, job: JobId) -> BTreeSet<SetId> {
-        let own = SubmitAt { job, number: 0 }..=SubmitAt {
-            job,
-            number: u32::MAX,
-        };
-        let submits = self.submits.range(own);
-        submits.map(|(_, submit)| submit.set).collect()
+        let sets = self
+            .job_sets
+            .range((job, UNLIMITED)..=(job, SetId(u32::MAX)));
+        sets.map(|(_, set)| *set).collect()
     }
 
     fn reference(&mut self, set: SetId, count: u64) {
@@ -374,7 +387,8 @@ impl TaskLimits {
         let Some(set) = self.sets.remove(&id) else {
             return;
         };
-        self.wakes.retain(|(_, of)| set.wake.is_none() || *of != id);
+        set.wake.map(|at| self.wakes.remove(&(at, id)));
+        self.waiting.remove(&id);
         self.by_parts.remove(&set.parts);
         for (limit, _) in set.parts {
             if let Some(limit) = self.limits.get_mut(&limit) {
@@ -417,7 +431,7 @@ impl TaskLimits {
     }
 
     /// Returns how many tasks of a set run if all places of one of its limits are taken. `None` if
-    /// places are free, if more are taken than there are, or if starts have a rate.
+    /// places are free, if tasks take more than the limit, or if starts have a rate.
     pub(crate) fn full_places(&self, id: SetId) -> Option<u64> {
         let set = self.sets.get(&id)?;
         let mut places = None;
@@ -692,7 +706,7 @@ impl TaskLimits {
 
 /// Questions of users.
 impl TaskLimits {
-    /// Returns whether a limit of the server exists.
+    /// Returns a limit of the server. `None` if it does not exist.
     #[must_use]
     pub fn bound(&self, name: &str) -> Option<Bound> {
         self.limits.get(self.names.get(name)?)?.bound()
@@ -730,6 +744,7 @@ impl TaskLimits {
             lost: lost.into_iter().collect(),
             ready: sets.map(|set| set.queued).sum(),
             next_in: None,
+            amount: 1,
         })
     }
 
@@ -746,7 +761,8 @@ impl TaskLimits {
             let mut state = self.state_of(*id)?;
             let limit = self.limits.get(id)?;
             // The limit of a job may have both bounds.
-            if limit.max.is_none_or(|max| limit.used < max) {
+            state.amount = *amount;
+            if limit.places(*amount) > 0 {
                 let bucket = limit.bucket?;
                 state.bound = Some(Bound::Rate(bucket.rate));
                 state.next_in = Some(bucket.next_at(*amount, self.now).since(self.now));

@@ -210,8 +210,8 @@ impl ServerState {
             return id;
         };
         self.limit_submit(ctx.now.mono, at);
-        if limits_job {
-            self.recall_behind(ctx);
+        if limits_job && !is_new {
+            self.recall_behind(ctx, Some(id));
         }
         if !is_divided {
             self.intern(at, 0..u32::MAX);

@@ -123,17 +123,28 @@ impl Heads {
         self.found.push((worker, at));
     }
 
-    /// Asks workers to return all tasks that were sent behind others because of their limits.
-    pub(super) fn recall_behind(&self, ctx: &mut Ctx<'_>, workers: &mut Workers, jobs: &Jobs) {
+    /// Asks workers to return the tasks of a job, or of all jobs, that were sent behind others
+    /// because of their limits.
+    pub(super) fn recall_behind(
+        &self,
+        ctx: &mut Ctx<'_>,
+        workers: &mut Workers,
+        jobs: &Jobs,
+        job: Option<JobId>,
+    ) {
         let mut recalled: BTreeMap<WorkerId, Vec<(TaskKey, InstanceId)>> = BTreeMap::new();
-        for at in self.before.keys() {
+        let (first, last) = job.map_or((0, u32::MAX), |job| (job.0, job.0));
+        let first = TaskSlot::new(0, 0).of(JobId(first));
+        let last = TaskSlot::new(u32::MAX, u32::MAX).of(JobId(last));
+        for (at, _) in self.before.range(first..=last) {
             let Some((task, record)) = jobs.dispatched(*at) else {
                 continue;
             };
             let worker = workers.get_mut(record.worker());
-            if let Some(worker) = worker.filter(|worker| worker.has_later(task)) {
-                let back = worker.take_unstarted_one(task);
-                recalled.entry(worker.id).or_default().extend(back);
+            if let Some(worker) = worker.filter(|worker| worker.has_later(task))
+                && let Some(back) = worker.take_unstarted_one(task)
+            {
+                recalled.entry(worker.id).or_default().push(back);
             }
         }
         for (worker, tasks) in recalled {

@@ -1,10 +1,9 @@
 //! Limits on running tasks and on starts: their changes, and the places that tasks take.
 
 use super::{ChangeKind, Ctx, ServerState, SubmitRefusal};
-use crate::bound::UNLIMITED;
-use crate::bound::{Bound, LIMITS_MAX, LimitChange, Rate, SubmitLimits, known};
+use crate::bound::{Bound, LIMITS_MAX, LimitChange, Rate, SubmitLimits, UNLIMITED, known};
 use crate::id::{JobId, TaskKey};
-use crate::job::{SubmitAt, TaskAt};
+use crate::job::{Job, SubmitAt, TaskAt};
 use crate::refusal::Refusal;
 use crate::scheduler::task_limits::TaskLimits;
 use crate::time::{Now, Time};
@@ -39,7 +38,7 @@ impl ServerState {
         let LimitChange { name, bound, .. } = change;
         let limits = self.dispatcher.limits();
         let before = limits.bound(name);
-        if before.is_none() && limits.len() >= LIMITS_MAX {
+        if before.is_none() && bound.is_some() && limits.len() >= LIMITS_MAX {
             let text = format!("the server has {LIMITS_MAX} limits, which is the maximum");
             return Err(Refusal::too_large(text));
         }
@@ -54,7 +53,7 @@ impl ServerState {
             name: name.clone(),
             bounds: [before, *bound],
         });
-        self.recall_behind(ctx);
+        self.recall_behind(ctx, None);
         self.dispatcher.note_ready();
         Ok(())
     }
@@ -86,10 +85,11 @@ impl ServerState {
         )))
     }
 
-    /// Asks workers for the tasks that were sent behind others because of their limits, which may
-    /// have changed.
-    pub(super) fn recall_behind(&mut self, ctx: &mut Ctx<'_>) {
-        self.heads.recall_behind(ctx, &mut self.workers, &self.jobs);
+    /// Asks workers for the tasks of a job, or of all jobs, that were sent behind others because of
+    /// their limits, which have changed.
+    pub(super) fn recall_behind(&mut self, ctx: &mut Ctx<'_>, job: Option<JobId>) {
+        let (workers, jobs) = (&mut self.workers, &self.jobs);
+        self.heads.recall_behind(ctx, workers, jobs, job);
     }
 
     /// Returns the names of the limits.
@@ -175,7 +175,11 @@ impl ServerState {
         }
         // The tasks that run already count toward the new limit.
         let limits = self.dispatcher.limits_mut();
-        for worker in self.workers.iter_mut() {
+        let holders = self.jobs.get(id).into_iter().flat_map(Job::sent_to);
+        for worker in holders {
+            let Some(worker) = self.workers.get_mut(*worker) else {
+                continue;
+            };
             for (task, assigned) in worker.assigned_of_mut(id) {
                 let set = limits.set_of(assigned.slot.of(id).submit());
                 let before = std::mem::replace(&mut assigned.limits, set);

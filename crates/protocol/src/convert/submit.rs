@@ -3,6 +3,7 @@
 //! The core checks for duplicate ids, unknown dependencies and cycles, and has the error texts for
 //! these.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hq_core::bound::{Bound, LIMIT_NAME, LimitUse, Rate, SubmitLimits, USES_MAX, is_limit_name};
@@ -64,6 +65,19 @@ wire! {
         uses: each(USES_MAX),
         max_running: optional(positive),
         max_rate: optional(rate) => |rate: &Option<Rate>| rate.map(|rate| rate.to_string()),
+    }
+    check check_uses
+}
+
+fn check_uses(limits: SubmitLimits) -> Result<SubmitLimits, ConvertError> {
+    let mut names = BTreeSet::new();
+    match limits.uses.iter().find(|part| !names.insert(&part.name)) {
+        Some(twice) => Err(ConvertError::invalid(
+            "uses",
+            "each limit once",
+            &twice.name,
+        )),
+        None => Ok(limits),
     }
 }
 

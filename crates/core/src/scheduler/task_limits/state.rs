@@ -24,6 +24,8 @@ pub struct LimitState {
     pub ready: u64,
     /// When the next task may start, if the limit is a rate that lets none start now.
     pub next_in: Option<Duration>,
+    /// How much the waiting task counts.
+    pub amount: u32,
 }
 
 /// The time to the next start from which it is shown.
@@ -59,6 +61,9 @@ impl fmt::Display for LimitState {
             }
             (Some(Bound::Rate(rate)), name) => write!(f, "limit {name}: {rate}")?,
             (None, name) => write!(f, "limit {name}")?,
+        }
+        if self.amount > 1 {
+            write!(f, "; a task counts {}", self.amount)?;
         }
         if let Some(next) = self.next_in.filter(|next| *next >= NEXT_SHOWN_MIN) {
             write!(f, ", the next task starts in {}", duration(next))?;

@@ -252,7 +252,7 @@ fn graph() -> impl Strategy<Value = GraphSpec> {
 }
 
 fn limits() -> impl Strategy<Value = SubmitLimits> {
-    let uses = vec(("[a-z][a-z0-9._-]{0,9}", 1_u32..), 0..3);
+    let uses = btree_map("[a-z][a-z0-9._-]{0,9}", 1_u32.., 0..3);
     let rate = select(vec!["1/s", "50/min", "4294967295/h"]);
     let limits = (uses, option::of(1_u32..), option::of(rate));
     limits.prop_map(|(uses, max_running, rate)| SubmitLimits {
