@@ -89,8 +89,12 @@ impl Site {
 
     /// Submits the description of a job. `more` contains further lines of the request.
     pub(crate) fn submit(&self, path: &str, more: &str, body: &str) -> Answer {
+        self.send_body("POST", path, more, body)
+    }
+
+    fn send_body(&self, method: &str, path: &str, more: &str, body: &str) -> Answer {
         let lines = format!(
-            "POST {path} HTTP/1.1\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n{more}",
+            "{method} {path} HTTP/1.1\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n{more}",
             self.token,
             body.len()
         );
@@ -506,6 +510,59 @@ fn who_can_do_without_old_events_is_told_of_the_gap() {
         let lines = site.lines(&path, "job-open");
         assert!(!lines.contains(&"event: resync".to_owned()), "{lines:?}");
     }
+}
+
+#[test]
+fn limits_are_set_and_removed_as_with_commands() {
+    let mut env = Env::new();
+    env.start_server_with(&["--http"]);
+    let site = Site::of(&env);
+    let put = |name: &str, body: &str| {
+        let answer = site.send_body("PUT", &format!("/api/v1/limits/{name}"), "", body);
+        (answer.status, answer.body)
+    };
+    let done = (200, "{\"done\":true}".to_owned());
+    assert_eq!(put("db", "1\n"), done);
+    assert_eq!(put("api?bound=50%2Fs", ""), done);
+    for (name, body, words) in [
+        ("db", "0", "expected a whole number above 0"),
+        ("db", "", "expected a whole number above 0"),
+        ("db", &"1".repeat(300), "in at most 256 bytes"),
+        ("db?bound=2", "2", "found both"),
+        ("7%20b", "2", "found `7 b`"),
+    ] {
+        let (status, error) = put(name, body);
+        assert!(status == 400 && error.contains(words), "{error}");
+    }
+    env.start_worker(2);
+    let job = env.submit(&["--limit=db", "--array=1-3", "--", "sleep", "600"]);
+    let limits = || site.json("/api/v1/limits")["limits"].clone();
+    let waits = format!("limit db: 1 of 1 in use by job {job} (1)");
+    wait_for("tasks wait for the limit", || {
+        let found = limits()[1]["waits"].clone();
+        (found == *waits).then_some(()).ok_or(found.to_string())
+    });
+    let expected = serde_json::json!([
+        {"name": "api", "bound": "50/s", "used": 0, "jobs": [], "lost": 0, "ready": 0, "waiting": 0, "waits": null},
+        {"name": "db", "bound": "1", "used": 1, "jobs": [{"job": 1, "used": 1}], "lost": 0, "ready": 2, "waiting": 2, "waits": waits},
+    ]);
+    assert_eq!(limits(), expected);
+    let delete = |path: &str| site.send_body("DELETE", path, "", "");
+    let refused = delete("/api/v1/limits/db");
+    assert_eq!(refused.status, 409);
+    assert_eq!(refused.value()["kind"], "conflict");
+    assert!(refused.body.contains("with force=true"), "{}", refused.body);
+    assert_eq!(delete("/api/v1/limits/db?force=true").status, 200);
+    assert_eq!(delete("/api/v1/limits/db").status, 404);
+    env.hq(&["limit", "list"]).says("| api  | 50/s ").ok();
+    let read = std::fs::read_to_string(token_path(&env).with_file_name("http-read-token"));
+    let reader = Site {
+        address: site.address.clone(),
+        token: read.expect("the token for reading"),
+    };
+    assert_eq!(reader.get("/api/v1/limits").status, 200);
+    let refused = reader.send_body("PUT", "/api/v1/limits/db", "", "1");
+    assert_eq!(refused.status, 403);
 }
 
 #[test]

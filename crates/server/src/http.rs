@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -212,7 +212,7 @@ async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         }) if role >= needed => {
             stats.http_requests.inc();
             request.extensions_mut().insert(role);
-            let is_action = request.method() == Method::POST;
+            let is_action = !request.method().is_safe();
             let looks = request.method().is_safe() && !api::is_waiting(request.uri().path());
             let answer = async {
                 let _permit = match looks {

@@ -58,6 +58,13 @@ fn why(bench: &Bench, job: JobId) -> Vec<String> {
     bench.state.blocking_limits(SubmitAt { job, number: 0 })
 }
 
+/// Returns how many ready tasks wait for a limit, and why.
+fn awaited(bench: &Bench, name: &str) -> Option<(u64, String)> {
+    let mut limits = bench.state.task_limits().named_limits();
+    let limit = limits.find(|limit| &*limit.name == name)?;
+    bench.state.awaited_limit(&limit)
+}
+
 /// Returns the number of tasks on a worker whose turn it is.
 fn placed(bench: &Bench, worker: WorkerId) -> usize {
     bench.has(worker).len()
@@ -116,6 +123,19 @@ fn amounts_and_several_limits_apply_together() {
         refused.to_string().contains("the limits are db, net"),
         "{refused}"
     );
+}
+
+#[test]
+fn tasks_that_wait_for_cpus_do_not_wait_for_their_limit() {
+    let (mut bench, _) = Bench::with_worker(2);
+    set(&mut bench, "db", "3").expect("valid");
+    for amount in [1, 2, 1] {
+        bench.submit(limited(tasks(2), &[("db", amount)]));
+    }
+    let reason = "limit db: 2 of 3 in use by job 1 (2); a task counts 2";
+    assert_eq!(awaited(&bench, "db"), Some((2, reason.to_owned())));
+    bench.finish_all();
+    assert_eq!(awaited(&bench, "db"), None);
 }
 
 #[test]

@@ -748,30 +748,6 @@ impl TaskLimits {
         })
     }
 
-    /// Returns the limits that let no task of a submit start now. The limit of its job has no name.
-    #[must_use]
-    pub fn blocking(&self, at: SubmitAt) -> Vec<LimitState> {
-        let set = self.sets.get(&self.set_of(at)).into_iter();
-        let parts = set.flat_map(|set| &set.parts);
-        let blocking = parts.filter(|(id, amount)| {
-            let limit = self.limits.get(id);
-            limit.is_some_and(|limit| limit.starts(*amount, self.now) == 0)
-        });
-        let states = blocking.filter_map(|(id, amount)| {
-            let mut state = self.state_of(*id)?;
-            let limit = self.limits.get(id)?;
-            // The limit of a job may have both bounds.
-            state.amount = *amount;
-            if limit.places(*amount) > 0 {
-                let bucket = limit.bucket?;
-                state.bound = Some(Bound::Rate(bucket.rate));
-                state.next_in = Some(bucket.next_at(*amount, self.now).since(self.now));
-            }
-            Some(state)
-        });
-        states.collect()
-    }
-
     /// Returns whether no task with a limit starts, because workers of an earlier server run may
     /// have tasks that this run does not know of.
     #[must_use]

@@ -5,9 +5,12 @@ use crate::bound::{Bound, LIMITS_MAX, LimitChange, Rate, SubmitLimits, UNLIMITED
 use crate::id::{JobId, TaskKey};
 use crate::job::{Job, SubmitAt, TaskAt};
 use crate::refusal::Refusal;
-use crate::scheduler::task_limits::TaskLimits;
+use crate::scheduler::task_limits::{LimitState, TaskLimits};
 use crate::time::{Now, Time};
 use crate::worker::{Assigned, Turn};
+
+/// Why no task with a limit starts after a restart.
+const MAY_RUN: &str = "may run on workers that have not come back after a restart of the server";
 
 impl ServerState {
     /// Returns the limits of tasks.
@@ -22,11 +25,23 @@ impl ServerState {
         let limits = self.dispatcher.limits();
         let blocking = limits.blocking(at);
         if blocking.is_empty() && limits.is_closed() && limits.set_of(at) != UNLIMITED {
-            let text = "its limits: tasks that count toward them may run on workers that have not \
-                        come back after a restart of the server";
-            return vec![text.to_owned()];
+            return vec![format!(
+                "its limits: tasks that count toward them {MAY_RUN}"
+            )];
         }
         blocking.iter().map(ToString::to_string).collect()
+    }
+
+    /// Returns how many ready tasks wait for a limit of the server, and why, as part of a sentence.
+    #[must_use]
+    pub fn awaited_limit(&self, limit: &LimitState) -> Option<(u64, String)> {
+        let (limits, name) = (self.dispatcher.limits(), &limit.name);
+        if limits.is_closed() && limit.ready > 0 {
+            let why = format!("limit {name}: tasks that count toward it {MAY_RUN}");
+            return Some((limit.ready, why));
+        }
+        let awaited = limits.awaited(name)?;
+        Some((awaited.ready, awaited.to_string()))
     }
 
     /// Sets, changes or removes a limit of the server.

@@ -10,6 +10,7 @@ mod costs;
 mod described;
 mod events;
 mod json;
+mod limits;
 mod params;
 mod past;
 mod problems;
@@ -26,7 +27,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query as UrlQuery};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use hq_core::id::JobId;
 use hq_core::job::Job;
 use hq_core::limits::shortened;
@@ -170,6 +171,8 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/queues", get(read::queues))
         .route("/queues/{queue}/pause", post(actions::pause_queue))
         .route("/queues/{queue}/resume", post(actions::resume_queue))
+        .route("/limits", get(limits::list))
+        .route("/limits/{name}", put(limits::set).delete(limits::remove))
         .route("/history", get(read::history))
         .route("/costs", get(costs::costs))
         .route("/ended", get(past::ended))

@@ -41,7 +41,10 @@ fn chosen(view: &View<'_>, selector: &Selector) -> (Jobs, IdArray) {
 fn limits(state: &ServerState) -> client::Limits {
     let limits = state.task_limits().named_limits();
     let limits = limits.filter_map(|limit| {
+        let (waiting, waits) = state.awaited_limit(&limit).unzip();
         Some(client::LimitInfo {
+            waits,
+            waiting: waiting.unwrap_or(0),
             bound: limit.bound?.to_string(),
             name: limit.name.into(),
             used: limit.used,

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::{LimitId, TaskLimits};
 use crate::bound::Bound;
 use crate::id::{JobId, WorkerId};
+use crate::job::SubmitAt;
 use crate::words::duration;
 
 /// A limit of the server and its use.
@@ -32,6 +34,8 @@ pub struct LimitState {
 const NEXT_SHOWN_MIN: Duration = Duration::from_secs(2);
 /// The maximum number of jobs that are named as users of a limit.
 const USERS_SHOWN: usize = 4;
+/// The maximum number of lost workers that are named.
+const LOST_SHOWN: usize = 2;
 
 impl fmt::Display for LimitState {
     /// Says why tasks wait for the limit.
@@ -66,14 +70,70 @@ impl fmt::Display for LimitState {
             write!(f, "; a task counts {}", self.amount)?;
         }
         if let Some(next) = self.next_in.filter(|next| *next >= NEXT_SHOWN_MIN) {
+            let next = Duration::from_secs(next.as_secs());
             write!(f, ", the next task starts in {}", duration(next))?;
         }
-        for (worker, places) in &self.lost {
+        for (worker, places) in self.lost.iter().take(LOST_SHOWN) {
             write!(
                 f,
                 "; {places} by tasks that may still run on lost worker {worker}"
             )?;
         }
-        Ok(())
+        match self.lost.len().saturating_sub(LOST_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, ", and more on {more} others"),
+        }
+    }
+}
+
+/// Why tasks wait.
+impl TaskLimits {
+    /// Returns the limits that let no task of a submit start now. The limit of its job has no name.
+    #[must_use]
+    pub fn blocking(&self, at: SubmitAt) -> Vec<LimitState> {
+        let set = self.sets.get(&self.set_of(at)).into_iter();
+        let parts = set.flat_map(|set| &set.parts);
+        let blocking = parts.filter_map(|(id, amount)| self.blocked_by(*id, *amount));
+        blocking.collect()
+    }
+
+    /// Returns a limit of the server if it lets some ready tasks not start now. Only these count as
+    /// `ready`.
+    #[must_use]
+    pub fn awaited(&self, name: &str) -> Option<LimitState> {
+        let id = self.names.get(name)?;
+        let limit = self.limits.get(id)?;
+        let (mut waiting, mut least) = (0, u32::MAX);
+        for set in limit.sets.iter().filter_map(|set| self.sets.get(set)) {
+            let part = set.parts.iter().find(|(of, _)| of == id);
+            let amount = part.map_or(1, |(_, amount)| *amount);
+            if set.queued > 0 && limit.starts(amount, self.now) == 0 {
+                waiting += set.queued;
+                least = least.min(amount);
+            }
+        }
+        if waiting == 0 {
+            return None;
+        }
+        let state = self.blocked_by(*id, least)?;
+        let ready = waiting;
+        Some(LimitState { ready, ..state })
+    }
+
+    /// Returns a limit if it lets no task with this amount start now.
+    fn blocked_by(&self, id: LimitId, amount: u32) -> Option<LimitState> {
+        let limit = self.limits.get(&id)?;
+        if limit.starts(amount, self.now) > 0 {
+            return None;
+        }
+        let mut state = self.state_of(id)?;
+        // The limit of a job may have both bounds.
+        state.amount = amount;
+        if limit.places(amount) > 0 {
+            let bucket = limit.bucket?;
+            state.bound = Some(Bound::Rate(bucket.rate));
+            state.next_in = Some(bucket.next_at(amount, self.now).since(self.now));
+        }
+        Some(state)
     }
 }

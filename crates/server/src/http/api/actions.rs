@@ -24,7 +24,7 @@ use super::read::{accepted, unexpected};
 use super::{Answer, ApiError, Parameters, id, parameters};
 use crate::http::App;
 
-async fn carry_out(app: &App, command: Command) -> Result<Outcome, ApiError> {
+pub(super) async fn carry_out(app: &App, command: Command) -> Result<Outcome, ApiError> {
     app.parts
         .core
         .command(command)

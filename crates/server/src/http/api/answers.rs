@@ -344,6 +344,39 @@ answers! {
         released: bool,
     }
 
+    /// All limits across jobs, in the order of their names
+    struct LimitList = found: client::Limits {
+        limits: Vec<Limit>,
+    }
+
+    /// A limit across jobs
+    struct Limit = limit: client::LimitInfo {
+        name: String,
+        /// Number of tasks that run at the same time, such as `10`, or rate of starts: `50/s`,
+        /// `100/min` or `20/h`
+        bound: String,
+        /// Sum of the amounts of running tasks
+        used: u64,
+        /// Jobs with running tasks that count toward it
+        jobs: Vec<LimitUser> = limit.users,
+        /// Part of `used` for tasks that may run on lost workers
+        lost: u64,
+        /// Number of tasks that count toward it and have no other reason to wait
+        ready: u64,
+        /// Number of ready tasks that wait for it, and not only for others
+        waiting: u64,
+        /// Why ready tasks wait for it, such as `limit db: 10 of 10 in use by job 7 (8) and job 9
+        /// (2)`; null if none waits for it
+        waits: Option<String>,
+    }
+
+    /// A job with running tasks that count toward a limit
+    struct LimitUser = user: client::LimitUser {
+        job: Id,
+        /// Sum of their amounts
+        used: u64,
+    }
+
     /// The request succeeded
     struct Done {
         done: bool,

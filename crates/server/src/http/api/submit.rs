@@ -29,8 +29,8 @@ use crate::request_shares::DESCRIPTIONS;
 /// The maximum size of a job description in bytes.
 pub(super) const DESCRIPTION_MAX: usize = 64 << 20;
 
-/// How long a description may take to arrive.
-const ARRIVAL_MAX: Duration = Duration::from_secs(60);
+/// How long a body may take to arrive.
+pub(super) const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 /// The maximum length of a submit's key.
 const KEY_LEN_MAX: usize = 255;

@@ -148,6 +148,9 @@ fn operations() -> Vec<Operation> {
         read::queues,
         actions::pause_queue,
         actions::resume_queue,
+        limits::list,
+        limits::set,
+        limits::remove,
         read::history,
         costs::costs,
         past::ended,
@@ -162,6 +165,9 @@ fn operations() -> Vec<Operation> {
 /// Handlers with other answers.
 const OTHERS: [&str; 2] = ["open_api", "events::stream"];
 
+/// The methods of routes.
+const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
+
 /// Returns the method, path and handler of each route.
 fn routes() -> Vec<(&'static str, String, String)> {
     let source = include_str!("../api.rs");
@@ -172,7 +178,7 @@ fn routes() -> Vec<(&'static str, String, String)> {
         let (path, rest) = found.expect("a path and a handler");
         // The last route is followed by other calls.
         let rest = rest.split("\n        .").next().unwrap_or(rest);
-        for method in ["get", "post"] {
+        for method in METHODS {
             let handler = rest.split_once(&format!("{method}(")).map(|(_, rest)| rest);
             let handler = handler.and_then(|rest| rest.split(')').next());
             routes.extend(handler.map(|handler| (method, path.to_owned(), handler.to_owned())));
@@ -191,7 +197,7 @@ fn described() -> Vec<(&'static str, String, String)> {
         let (path, rest) = part.split_once(":\n").expect("a path");
         let mut common = String::new();
         for line in rest.lines() {
-            let method = ["get", "post"]
+            let method = METHODS
                 .into_iter()
                 .find(|method| line == format!("    {method}:"));
             if let Some(method) = method {
