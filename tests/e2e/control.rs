@@ -213,6 +213,36 @@ fn no_more_tasks_run_than_limits_allow_also_through_kills() {
 }
 
 #[test]
+fn limits_that_tasks_wait_for_are_named() {
+    let env = Env::with_worker(4);
+    env.hq(&["limit", "set", "db", "2"]).ok();
+    let job = env.submit(&[
+        "--limit=db=2",
+        "--max-running=2",
+        "--array=1-3",
+        "--",
+        "sleep",
+        "600",
+    ]);
+    let waits = format!("limit db: 2 of 2 in use by job {job} (2); a task counts 2");
+    wait_for("tasks wait for the limit", || {
+        let info = env.hq(&["job", "info", "-v", &job]).ok();
+        let is_told = info.contains(&format!("| waits for {waits} "));
+        is_told.then_some(()).ok_or(info)
+    });
+    env.hq(&["job", "info", "-v", &job])
+        .says("| Limits               | --limit db=2 ")
+        .says("| --max-running 2 ")
+        .ok();
+    let plain = env.hq(&["job", "info", &job]).ok();
+    assert!(!plain.contains("Limits"), "its rows are fixed: {plain}");
+    let info = env.json(&["job", "info", "-v", &job]);
+    assert_eq!(info[0]["limits"][0]["name"], "db");
+    assert_eq!(info[0]["max_running"], 2);
+    assert_eq!(info[0]["waits"][0], *waits);
+}
+
+#[test]
 fn max_fails_aborts_the_rest() {
     let env = Env::with_worker(1);
     let job = env.submit(&[

@@ -252,6 +252,19 @@ fn held(job: &client::JobDetail) -> Option<String> {
     }
 }
 
+/// Returns the options that limit the job's tasks, and why tasks wait for limits.
+fn limits(job: &client::JobDetail) -> Vec<String> {
+    let limits = job.limits.clone().unwrap_or_default();
+    let uses = limits.uses.iter().map(|part| match part.amount {
+        1 => format!("--limit {}", part.name),
+        amount => format!("--limit {}={amount}", part.name),
+    });
+    let max = limits.max_running.map(|max| format!("--max-running {max}"));
+    let rate = limits.max_rate.map(|rate| format!("--max-rate {rate}"));
+    let waits = job.waits.iter().map(|why| format!("waits for {why}"));
+    uses.chain(max).chain(rate).chain(waits).collect()
+}
+
 fn write_job(
     out: Out<'_>,
     look: Look,
@@ -287,6 +300,10 @@ fn write_job(
         grid.field("Notes", view::notes(job).join("\n"));
         if let Some(held) = held(job) {
             grid.field("Held", held);
+        }
+        let limits = limits(job);
+        if !limits.is_empty() {
+            grid.field("Limits", limits.join("\n"));
         }
     }
     let mut text = grid.render();
@@ -519,6 +536,13 @@ fn open_job(
         stream.value(Some("notes"), &notes)?;
         stream.value(Some("held_count"), &json!(job.held_count))?;
         stream.value(Some("holds_new"), &json!(job.holds_new))?;
+        let limits = job.limits.clone().unwrap_or_default();
+        let uses = limits.uses.iter();
+        let uses = uses.map(|part| json!({"name": part.name, "amount": part.amount}));
+        stream.value(Some("limits"), &uses.collect())?;
+        stream.value(Some("max_running"), &json!(limits.max_running))?;
+        stream.value(Some("max_rate"), &json!(limits.max_rate))?;
+        stream.value(Some("waits"), &json!(job.waits))?;
     }
     stream.value(Some("started_at"), &json!(rfc3339(job.submitted_unix_ns)))?;
     stream.value(Some("submits"), &Value::Array(submits))?;

@@ -23,8 +23,22 @@ impl ServerState {
     #[must_use]
     pub fn blocking_limits(&self, at: SubmitAt) -> Vec<String> {
         let limits = self.dispatcher.limits();
-        let blocking = limits.blocking(at);
-        if blocking.is_empty() && limits.is_closed() && limits.set_of(at) != UNLIMITED {
+        self.blocking_texts(&limits.blocking(at), limits.set_of(at) != UNLIMITED)
+    }
+
+    /// Returns why limits let ready tasks of a job wait, as sentences without a full stop.
+    #[must_use]
+    pub fn blocking_limits_of(&self, job: &Job) -> Vec<String> {
+        if job.counts().waiting == 0 {
+            return Vec::new();
+        }
+        let limits = self.dispatcher.limits();
+        let is_limited = !limits.sets_of(job.id).is_empty();
+        self.blocking_texts(&limits.blocking_job(job.id), is_limited)
+    }
+
+    fn blocking_texts(&self, blocking: &[LimitState], is_limited: bool) -> Vec<String> {
+        if blocking.is_empty() && is_limited && self.dispatcher.limits().is_closed() {
             return vec![format!(
                 "its limits: tasks that count toward them {MAY_RUN}"
             )];

@@ -1,5 +1,6 @@
 //! Jobs: lists, details and task ids.
 
+use hq_core::bound::SubmitLimits;
 use hq_core::id::JobId;
 use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::notice::shown_target;
@@ -94,7 +95,22 @@ pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
         held: Some((&shown.unwrap_or_default()).into()),
         holds_new: job.holds_new && job.is_open,
         held_count: held.len(),
+        limits: Some(limits(view, job)),
+        waits: view.state.blocking_limits_of(job),
     }
+}
+
+/// The maximum number of limits that `job info` gets.
+const LIMITS_SHOWN: usize = 100;
+
+fn limits(view: &View<'_>, job: &Job) -> client::SubmitLimits {
+    let uses = view.state.task_limits().uses_of(job.id).into_iter();
+    let limits = SubmitLimits {
+        uses: uses.take(LIMITS_SHOWN).collect(),
+        max_running: job.max_running,
+        max_rate: job.max_rate,
+    };
+    (&limits).into()
 }
 
 pub(super) fn notification(notice: &Notice) -> client::JobNotice {

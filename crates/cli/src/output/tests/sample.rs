@@ -167,6 +167,8 @@ pub(super) fn job() -> client::JobDetail {
         held: None,
         holds_new: false,
         held_count: 0,
+        limits: None,
+        waits: Vec::new(),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The use of a limit, for users.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use super::{LimitId, TaskLimits};
-use crate::bound::Bound;
+use crate::bound::{Bound, LimitUse};
 use crate::id::{JobId, WorkerId};
 use crate::job::SubmitAt;
 use crate::words::duration;
@@ -95,6 +96,34 @@ impl TaskLimits {
         let parts = set.flat_map(|set| &set.parts);
         let blocking = parts.filter_map(|(id, amount)| self.blocked_by(*id, *amount));
         blocking.collect()
+    }
+
+    /// Returns the limits that let no ready task of a job start now. Jobs with the same limits are not
+    /// distinguished.
+    pub(crate) fn blocking_job(&self, job: JobId) -> Vec<LimitState> {
+        let sets = self.sets_of(job).into_iter();
+        let sets = sets.filter_map(|set| self.sets.get(&set));
+        let ready = sets.filter(|set| set.queued > 0);
+        // The parts of sets overlap.
+        let parts: BTreeMap<LimitId, u32> = ready.flat_map(|set| &set.parts).copied().collect();
+        let blocking = parts.iter();
+        blocking
+            .filter_map(|(id, amount)| self.blocked_by(*id, *amount))
+            .collect()
+    }
+
+    /// Returns the limits of the server that tasks of a job count toward.
+    #[must_use]
+    pub fn uses_of(&self, job: JobId) -> BTreeSet<LimitUse> {
+        let sets = self.sets_of(job).into_iter();
+        let sets = sets.filter_map(|set| self.sets.get(&set));
+        let parts = sets.flat_map(|set| &set.parts);
+        let uses = parts.filter_map(|(id, amount)| {
+            let name = self.limits.get(id)?.name.clone()?;
+            let amount = *amount;
+            Some(LimitUse { name, amount })
+        });
+        uses.collect()
     }
 
     /// Returns a limit of the server if it lets some ready tasks not start now. Only these count as
