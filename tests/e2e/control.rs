@@ -234,6 +234,9 @@ fn limits_that_tasks_wait_for_are_named() {
         .says("| Limits               | --limit db=2 ")
         .says("| --max-running 2 ")
         .ok();
+    env.hq(&["status"])
+        .says(&format!("Limits    2 tasks wait for {waits}"))
+        .ok();
     let plain = env.hq(&["job", "info", &job]).ok();
     assert!(!plain.contains("Limits"), "its rows are fixed: {plain}");
     let info = env.json(&["job", "info", "-v", &job]);

@@ -4,14 +4,14 @@ use std::io::Write as _;
 
 use hq_core::diagnosis::SET_ASIDE;
 use hq_core::job::TaskTotals;
-use hq_core::words::{has_word, number, part};
+use hq_core::words::{count, has_word, number, part};
 use hq_protocol::client::{self, Problem, ask_problems::Change};
 use serde_json::{Value, json};
 
 use super::{Context, situation};
 use crate::args::global::OutputMode;
 use crate::args::other::ProblemsArgs;
-use crate::client::{Client, ServerInfo};
+use crate::client::{Client, LimitList, ServerInfo};
 use crate::error::CliResult;
 use crate::output::format::{elapsed, rfc3339, short_words};
 use crate::output::json::write_value;
@@ -24,6 +24,8 @@ use crate::text::{clean, fit, rows};
 /// The maximum number of jobs and problems that fit on a screen.
 const JOBS_SHOWN_MAX: usize = 10;
 const PROBLEMS_SHOWN_MAX: usize = 5;
+/// The maximum number of limits that tasks wait for and that are shown.
+const LIMITS_SHOWN_MAX: usize = 3;
 /// The maximum number of jobs whose dependencies are queried.
 const ASKED_MAX: usize = 3;
 /// The width of a job's bar in cells.
@@ -37,6 +39,8 @@ struct ServerAnswers {
     snapshot: Snapshot,
     /// The problems, most urgent first.
     problems: Vec<Problem>,
+    /// The limits that tasks wait for.
+    limits: Vec<client::LimitInfo>,
 }
 
 /// Runs `hq problems`.
@@ -144,7 +148,26 @@ pub(super) async fn status(context: &mut Context) -> CliResult<()> {
         let more = open.len() - JOBS_SHOWN_MAX;
         writeln!(out, "  … and {more} more; `hq job list` lists them")?;
     }
+    write_limits(&found.limits, context)?;
     write_problems(&found, context)
+}
+
+fn write_limits(limits: &[client::LimitInfo], context: &mut Context) -> CliResult<()> {
+    for (at, limit) in limits.iter().take(LIMITS_SHOWN_MAX).enumerate() {
+        let label = if at == 0 { "Limits" } else { "" };
+        let tasks = count(limit.waiting, "task");
+        let verb = if limit.waiting == 1 { "waits" } else { "wait" };
+        let why = limit.waits.as_deref().unwrap_or_default();
+        writeln!(context.out, "{label:10}{tasks} {verb} for {why}")?;
+    }
+    if limits.len() > LIMITS_SHOWN_MAX {
+        let more = limits.len() - LIMITS_SHOWN_MAX;
+        writeln!(
+            context.out,
+            "  … and {more} more; `hq limit list` lists them"
+        )?;
+    }
+    Ok(())
 }
 
 fn write_problems(found: &ServerAnswers, context: &mut Context) -> CliResult<()> {
@@ -178,10 +201,16 @@ async fn gather(client: &mut Client) -> CliResult<ServerAnswers> {
     let info = client.ask(ServerInfo).await?;
     let snapshot = Snapshot::of_server(client, info.now_unix_ns).await?;
     let problems = client.ask(client::AskProblems::default()).await?.problems;
+    let mut limits = match info.knows_limits {
+        true => client.ask(LimitList).await?.limits,
+        false => Vec::new(),
+    };
+    limits.retain(|limit| limit.waits.is_some());
     Ok(ServerAnswers {
         info,
         snapshot,
         problems,
+        limits,
     })
 }
 

@@ -96,6 +96,8 @@ impl View for client::Limits {
                 "used": limit.used,
                 "lost": limit.lost,
                 "ready": limit.ready,
+                "waiting": limit.waiting,
+                "waits": limit.waits,
                 "jobs": limit.users.iter().map(user).collect::<Vec<_>>(),
             })
         });
