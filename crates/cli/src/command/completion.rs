@@ -8,8 +8,8 @@ use crate::output::console::error_line;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-/// Returns the code that completes ids, which it gets from the server. Without a server, it
-/// completes none.
+/// Returns the code that completes ids and names of limits, which it gets from the server. Without a
+/// server, it completes none.
 fn ids(shell: Shell) -> &'static str {
     if shell == Shell::Bash {
         BASH_IDS
@@ -23,6 +23,14 @@ fn ids(shell: Shell) -> &'static str {
 const BASH_IDS: &str = r#"
 _hq_with_ids() {
     local current="${COMP_WORDS[COMP_CWORD]}" known=""
+    # bash splits `--limit=db` into three words.
+    local option="${COMP_WORDS[COMP_CWORD-1]}"
+    [[ ${option} == "=" ]] && option="${COMP_WORDS[COMP_CWORD-2]}"
+    [[ ${option} == --limit && ${current} == "=" ]] && current=""
+    if [[ ${option} == --limit || "${COMP_WORDS[1]} ${COMP_WORDS[2]} ${COMP_CWORD}" == "limit set 3" || ( "${COMP_WORDS[1]} ${COMP_WORDS[2]}" == "limit remove" && ${current} != -* ) ]]; then
+        COMPREPLY=( $(compgen -W "$(hq limit list --output-mode quiet 2>/dev/null | cut -d' ' -f1)" -- "${current}") )
+        return
+    fi
     if [[ ${COMP_CWORD} -ge 3 && ${current} != -* ]]; then
         case "${COMP_WORDS[1]} ${COMP_WORDS[2]}" in
             "job info"|"job cancel"|"job wait"|"job progress"|"job forget"|"job close"|"job stats"|"job failures"|"job resubmit"|"job task-ids"|"job cat"|"job tail"|"task list"|"task info"|"task explain"|"task cancel")
@@ -49,12 +57,17 @@ function __hq_worker_ids
     hq worker list --output-mode quiet 2>/dev/null | string replace ' ' \t
     echo last
 end
+function __hq_limits
+    hq limit list --output-mode quiet 2>/dev/null | string replace ' ' \t
+end
+complete -c hq -n "__fish_seen_subcommand_from limit; and __fish_seen_subcommand_from set remove" -f -a "(__hq_limits)"
+complete -c hq -n "__fish_seen_subcommand_from submit" -l limit -x -a "(__hq_limits)"
 complete -c hq -n "__fish_seen_subcommand_from job; and __fish_seen_subcommand_from info cancel wait progress forget close stats failures resubmit task-ids cat tail" -f -a "(__hq_job_ids)"
 complete -c hq -n "__fish_seen_subcommand_from task; and __fish_seen_subcommand_from list info explain cancel" -f -a "(__hq_job_ids)"
 complete -c hq -n "__fish_seen_subcommand_from worker; and __fish_seen_subcommand_from info stop drain quarantine release address" -f -a "(__hq_worker_ids)"
 "#;
 
-/// Functions that complete ids in zsh. The arguments refer to them, see [`with_zsh_ids`].
+/// Functions that complete ids and limits in zsh. The arguments refer to them, see [`with_zsh_ids`].
 const ZSH_IDS: &str = r#"
 _hq_job_ids() {
     local -a known
@@ -66,10 +79,21 @@ _hq_worker_ids() {
     known=(${(f)"$(hq worker list --output-mode quiet 2>/dev/null | cut -d' ' -f1)"} last all)
     compadd -a known
 }
+_hq_limits() {
+    local -a known
+    known=(${(f)"$(hq limit list --output-mode quiet 2>/dev/null | cut -d' ' -f1)"})
+    compadd -a known
+}
 "#;
 
-/// Changes the completions of job and worker arguments so that they offer the ids that the server
-/// has.
+/// The beginnings of lines about limits in the script for zsh.
+const ZSH_LIMITS: [&str; 3] = [
+    "'*--limit=[",
+    "':name -- Name of the limit",
+    "'*::names -- Names of limits:",
+];
+
+/// Changes the completions of jobs, workers and limits so that they offer what the server has.
 fn with_zsh_ids(script: &str) -> String {
     let mut completer = "_default";
     let mut text = String::with_capacity(script.len());
@@ -84,11 +108,12 @@ fn with_zsh_ids(script: &str) -> String {
             }
         }
         let choice = line.starts_with("':selector -- ");
-        let line = if choice {
-            line.replace(":_default'", &format!(":{completer}'"))
-        } else {
-            line.to_owned()
+        let completer = match ZSH_LIMITS.iter().any(|start| line.starts_with(start)) {
+            true => "_hq_limits",
+            false if choice => completer,
+            false => "_default",
         };
+        let line = line.replace(":_default'", &format!(":{completer}'"));
         text.push_str(&line);
         text.push('\n');
         if number == 0 {
@@ -162,6 +187,16 @@ mod tests {
         ] {
             assert!(offers(shell, shown), "{shell}");
             assert!(!offers(shell, hidden), "{shell}");
+        }
+    }
+
+    #[test]
+    fn names_of_limits_are_completed() {
+        let script = script(Shell::Zsh);
+        for start in ZSH_LIMITS {
+            let mut lines = script.lines().filter(|line| line.starts_with(start));
+            let first = lines.next().expect("a line about a limit");
+            assert!(first.contains(":_hq_limits'"), "{first}");
         }
     }
 
