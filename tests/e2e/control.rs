@@ -216,14 +216,7 @@ fn no_more_tasks_run_than_limits_allow_also_through_kills() {
 fn limits_that_tasks_wait_for_are_named() {
     let env = Env::with_worker(4);
     env.hq(&["limit", "set", "db", "2"]).ok();
-    let job = env.submit(&[
-        "--limit=db=2",
-        "--max-running=2",
-        "--array=1-3",
-        "--",
-        "sleep",
-        "600",
-    ]);
+    let job = env.submit(&["--limit=db=2", "--array=1-3%2", "--", "sleep", "600"]);
     let waits = format!("limit db: 2 of 2 in use by job {job} (2); a task counts 2");
     wait_for("tasks wait for the limit", || {
         let info = env.hq(&["job", "info", "-v", &job]).ok();
@@ -243,6 +236,29 @@ fn limits_that_tasks_wait_for_are_named() {
     assert_eq!(info[0]["limits"][0]["name"], "db");
     assert_eq!(info[0]["max_running"], 2);
     assert_eq!(info[0]["waits"][0], *waits);
+}
+
+#[test]
+fn an_array_limits_running_tasks_as_in_slurm() {
+    let env = Env::with_worker(4);
+    env.write("a.sh", "#!/bin/bash\n#HQ --array 1-9%3\nsleep 600\n");
+    for (args, limit) in [
+        (&["--array=1-9%2", "--", "sleep", "600"][..], Some(2)),
+        (&["a.sh"][..], Some(3)),
+        (&["--max-running=1", "a.sh"][..], Some(1)),
+        (&["--array=1-5%4", "a.sh"][..], Some(4)),
+        (&["--array=1-5", "a.sh"][..], None),
+    ] {
+        let job = env.submit(args);
+        let info = env.json(&["job", "info", "-v", &job]);
+        assert_eq!(info[0]["max_running"].as_u64(), limit, "{args:?}");
+    }
+    env.hq(&["submit", "--array=1-9%2", "--max-running=2", "--", "true"])
+        .says("`%2` in --array means --max-running 2")
+        .exits_with(1);
+    env.hq(&["job", "cancel", "1-2%2"])
+        .says("only in --array of a submit")
+        .exits_with(2);
 }
 
 #[test]

@@ -167,7 +167,7 @@ const VALUES: &[Mistake] = &[
     ("submit --time-limit 00:00:00 -- true", &["a time limit of 0 would end every task at once"], 2),
     ("run --time-limit 0s -- true", &["a time limit of 0 would end every task at once"], 2),
     ("alloc add slurm --time-limit 0", &["a time limit of 0 would end every task at once"], 2),
-    ("submit --array 1-10%2 -- true", &["'1-10%2'", "in Slurm `%` limits"], 2),
+    ("submit --array 1-10%0 -- true", &["'1-10%0'", "found `0` after `%`", "`--array 1-100%5`"], 2),
     ("submit --cpus 500m -- true", &["'500m'", "`--cpus 0.5`"], 2),
     ("submit --after afterok:3 -- true", &["'afterok:3'", "`--after 3:ok`"], 2),
     ("submit --job 'Job 2 is open.' -- true", &["'Job 2 is open.'", "`--output-mode quiet`"], 2),

@@ -495,12 +495,8 @@ fn of_value(name: &str, value: &str, path: &[&str]) -> Option<String> {
             milli_cpus(value).unwrap_or_default()
         ),
         "--resource" | "--cpus" => "write amounts as in `--cpus 4`, `--cpus \"8 compact!\"`, `--resource gpus/nvidia=1`, `--resource mem=4G`; see `hq doc resources`".to_owned(),
-        "--array" if value.contains('%') => format!(
-            "in Slurm `%` limits the number of running tasks; in hq their cpus limit it: `--array {} --cpus 2`, and for all tasks `hq run -j 8` or `hq worker start --cpus 8`; \"Limit running tasks\" in `hq doc resources` limits them on each worker",
-            value.split('%').next().unwrap_or("1-100")
-        ),
         "--array" if std::path::Path::new(value).is_file() => format!("a task for each line of a file is `--each-line {value}`"),
-        "--array" => "write ids as in `--array 1-100`, `--array 0-10:2` or `--array 1,5,7-9`; see `hq doc jobs`".to_owned(),
+        "--array" => "write ids as in `--array 1-100`, `--array 0-10:2`, `--array 1,5,7-9` or, with at most 5 running tasks, `--array 1-100%5`; see `hq doc jobs`".to_owned(),
         "--time-limit" if (value.trim_matches(['0', ':', 's', 'm', 'h', 'i', 'n']).is_empty() || has_word(NO_LIMIT, &value.to_ascii_lowercase())) && matches!(path, ["submit" | "run"] | ["job", "submit"] | ["worker", "start"]) => "without the option there is no time limit".to_owned(),
         "--wait" if value.starts_with(|c: char| c.is_ascii_digit()) => format!("`--wait` takes no time: `--time-limit {value}` ends tasks, `timeout {value} hq job wait last` ends a wait"),
         "--start-time" | "--end-time" => format!("it is the time since the first start of the server, not a date: `{name} 2h30m`"),

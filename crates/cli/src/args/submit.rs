@@ -8,12 +8,11 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use hq_core::bound::{LimitUse, Rate};
 use hq_core::growth::GrowSpec;
-use hq_core::range::IdArray;
 use hq_core::template::{CrashLimit, NotifyEvent, NotifySpec, NotifyTarget, PinMode};
 use serde::Deserialize;
 
 use crate::parse::after::{AfterArg, parse_after};
-use crate::parse::array::parse_id_array;
+use crate::parse::array::{ArrayArg, parse_array};
 use crate::parse::duration::{parse_duration, parse_limit};
 use crate::parse::file_value;
 use crate::parse::learn::{TimeRequest, parse_share, parse_time_request};
@@ -60,8 +59,10 @@ pub(crate) struct TaskOptions {
     pub(crate) name: Option<String>,
 
     /// Create one task for each of these ids, such as `1-100` or `0-10:2,50`; HQ_TASK_ID contains the id
-    #[arg(help_heading = TASKS, long, value_name = "IDS", value_parser = parse_id_array)]
-    pub(crate) array: Option<IdArray>,
+    ///
+    /// `1-100%5` means `--array 1-100 --max-running 5`, as in Slurm.
+    #[arg(help_heading = TASKS, long, value_name = "IDS", value_parser = parse_array)]
+    pub(crate) array: Option<ArrayArg>,
 
     /// Create one task for each line of a file, also empty ones; HQ_ENTRY contains the line
     ///
@@ -347,7 +348,18 @@ impl Combine for bool {
 
 impl TaskOptions {
     /// Adds options with a lower precedence. Parameters and what a job file adds are left out.
-    pub(crate) fn combine(&mut self, extra: Self) {
+    pub(crate) fn combine(&mut self, mut extra: Self) {
+        // Each of these options sets the limit of running tasks.
+        if self.max_running.is_some() {
+            extra.array = extra.array.map(|array| array.ids.into());
+        }
+        if self
+            .array
+            .as_ref()
+            .is_some_and(|array| array.max_running.is_some())
+        {
+            extra.max_running = None;
+        }
         combine! { self extra
             either: name array each_line null each_row from_json cpus enforce_memory nodes time_request predict
                 no_predict time_limit weight priority pin cwd stdout stderr stream task_dir

@@ -1,10 +1,51 @@
 //! Parses id arrays: `1-10`, `1,3-5`, `0-100:10,200`.
 
+use std::ops::Deref;
+
 use hq_core::range::{ID_RANGES_MAX, IdArray, IdRange, RangeError};
 
+use super::limit::parse_running;
 use super::{Cursor, ParseError};
 
 const WHAT: &str = "ID array";
+
+/// The ids of a submit, such as `1-1000%50`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ArrayArg {
+    pub(crate) ids: IdArray,
+    /// The number behind `%`, which means the same as `--max-running`.
+    pub(crate) max_running: Option<u32>,
+}
+
+impl From<IdArray> for ArrayArg {
+    fn from(ids: IdArray) -> Self {
+        Self {
+            ids,
+            max_running: None,
+        }
+    }
+}
+
+impl Deref for ArrayArg {
+    type Target = IdArray;
+
+    fn deref(&self) -> &IdArray {
+        &self.ids
+    }
+}
+
+/// Parses the ids of a submit.
+pub(crate) fn parse_array(text: &str) -> Result<ArrayArg, String> {
+    let (ids, max) = match text.rsplit_once('%') {
+        Some((ids, max)) => (ids, Some(max.trim())),
+        None => (text, None),
+    };
+    let max_running = max.map(parse_running).transpose();
+    Ok(ArrayArg {
+        ids: parse_id_array(ids).map_err(|error| error.to_string())?,
+        max_running: max_running.map_err(|error| format!("{error} after `%`"))?,
+    })
+}
 
 /// Parses an id array. Ids keep their order.
 pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
@@ -26,7 +67,7 @@ pub(crate) fn parse_id_array(text: &str) -> Result<IdArray, ParseError> {
         _ => &["`:`", "`,`", "end of input"],
     };
     if cursor.consume("%") {
-        let text = "`%` and a number limit running tasks in Slurm; write --max-running for that";
+        let text = "`%` and a number limit running tasks only in --array of a submit; max_running in a job file does it";
         return Err(cursor.note_at(0, text.to_owned()));
     }
     cursor.finish(expected)?;
@@ -126,6 +167,18 @@ mod tests {
         let text: Vec<String> = (0..1_000_000).map(range).collect();
         let error = parse_id_array(&text.join(",")).expect_err("interleaved");
         assert!(error.to_string().contains("Too many interleaved ranges"));
+    }
+
+    #[test]
+    fn a_submit_limits_running_tasks_as_in_slurm() {
+        let found = |text| parse_array(text).map(|array| (array.to_string(), array.max_running));
+        assert_eq!(found("1-9:2%3"), Ok(("1-9:2".to_owned(), Some(3))));
+        assert_eq!(found("7"), Ok(("7".to_owned(), None)));
+        for bad in ["1-9%", "1-9%0", "1-9%3/s", "%3", "1%2%3", "1-9%3,11"] {
+            assert!(found(bad).is_err(), "{bad}");
+        }
+        let error = parse_id_array("1-9%3").expect_err("only in a submit");
+        assert!(error.to_string().contains("--array"), "{error}");
     }
 
     #[test]

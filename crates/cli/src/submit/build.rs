@@ -85,7 +85,7 @@ pub(crate) fn build(
     let stream = options.stream.take();
     let limits = limits(
         std::mem::take(&mut options.limit),
-        options.max_running,
+        max_running(&options)?,
         options.max_rate,
     )?;
     let frame = Frame {
@@ -111,6 +111,18 @@ pub(crate) fn build(
         ..bare_submit(target, context.submit_dir, body)
     };
     Ok(PreparedSubmit::new(spec, warnings))
+}
+
+/// Returns the limit of running tasks, which `--max-running` or `--array` sets.
+fn max_running(options: &TaskOptions) -> CliResult<Option<u32>> {
+    let of_array = options.array.as_ref().and_then(|array| array.max_running);
+    match (options.max_running, of_array) {
+        (Some(_), Some(max)) => Err(CliError::new(format!(
+            "`%{max}` in --array means --max-running {max}, and --max-running is also given"
+        ))
+        .with_help("leave out one of them")),
+        (max, of_array) => Ok(max.or(of_array)),
+    }
 }
 
 /// Returns the limits of a submit. Rejects a limit that is named twice.
@@ -512,7 +524,8 @@ fn build_ids(
     } else {
         let ids = options
             .array
-            .clone()
+            .as_deref()
+            .cloned()
             .or(default_ids)
             .map_or(ArrayIds::Next(1), ArrayIds::Given);
         return Ok((ids, None));
@@ -520,7 +533,7 @@ fn build_ids(
     if let Some(array) = &options.array {
         notes.extend(content::note_on_ids(list.count()?, array).map(String::into_boxed_str));
     }
-    with_entries(list, options.array.as_ref())
+    with_entries(list, options.array.as_deref())
 }
 
 fn with_entries(

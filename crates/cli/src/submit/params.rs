@@ -22,7 +22,7 @@ pub(crate) fn build(
 ) -> CliResult<Option<Arc<Params>>> {
     let (mut list, mut first) = (Vec::new(), 0);
     if let Some(path) = &options.each_row {
-        let wanted = options.array.as_ref().filter(|_| selects_rows(options));
+        let wanted = options.array.as_deref().filter(|_| selects_rows(options));
         let table = rows::read(path, wanted)?;
         let note = wanted.and_then(|array| content::note_on_ids(table.count, array));
         notes.extend(note.map(String::into_boxed_str));
@@ -84,7 +84,7 @@ const fn selects_rows(options: &TaskOptions) -> bool {
 
 /// Returns one task for each combination, or for the combinations with the given numbers.
 pub(crate) fn ids(params: &Params, options: &TaskOptions) -> CliResult<ArrayIds> {
-    let Some(array) = &options.array else {
+    let Some(array) = options.array.as_deref() else {
         return Ok(ArrayIds::Next(params.count()));
     };
     if selects_rows(options) {
@@ -222,7 +222,7 @@ fn misspelled<'a>(text: &OsStr, params: &'a Params) -> Vec<(String, &'a str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse::array::parse_id_array;
+    use crate::parse::array::parse_array;
     use crate::parse::param::parse_param;
     use crate::text::lossy;
 
@@ -255,7 +255,7 @@ mod tests {
         let params = params(&["x=1-3", "y=1-4"]);
         let chosen = |text: &str| {
             let options = TaskOptions {
-                array: Some(parse_id_array(text).expect(text)),
+                array: Some(parse_array(text).expect(text)),
                 ..TaskOptions::default()
             };
             ids(&params, &options)

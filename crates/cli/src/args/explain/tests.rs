@@ -47,7 +47,7 @@ submit --array -1 -- true => `--array` takes ids from 0
 submit --time-limit -5 -- true => `--time-limit` takes a duration such as `90s`
 submit --max-fails -1 -- true => takes a whole number from 0
 submit --cpus 500m -- true => `--cpus 0.5`
-submit --array 1-10:5%2 -- true => in Slurm `%` limits the number of running tasks; in hq their cpus limit it: `--array 1-10:5 --cpus 2`
+submit --array 1-10:5%0 -- true => with at most 5 running tasks, `--array 1-100%5`
 submit --stdin=in.txt -- true => `hq submit --stdin -- PROGRAM < in.txt`
 submit --task-dir=x -- true => `--task-dir` takes no value
 submit --name a --name b -- true => write it once

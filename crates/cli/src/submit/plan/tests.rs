@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::args::submit::{Destination, TaskOptions};
-use crate::parse::array::parse_id_array;
+use crate::parse::array::parse_array;
 use crate::parse::learn::TimeRequest;
 use crate::parse::request::{ResourceArg, parse_named_request};
 use crate::parse::resource::parse_definition;
@@ -36,7 +36,7 @@ fn prepared(options: TaskOptions) -> PreparedSubmit {
 #[test]
 fn first_and_last_task_of_ten_million_have_their_paths() {
     let options = TaskOptions {
-        array: parse_id_array("5-10000004").ok(),
+        array: parse_array("5-10000004").ok(),
         cwd: Some("d/%{TASK_ID}".into()),
         ..TaskOptions::default()
     };
