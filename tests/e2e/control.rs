@@ -262,6 +262,23 @@ fn an_array_limits_running_tasks_as_in_slurm() {
 }
 
 #[test]
+fn all_limits_are_removed_that_can_be() {
+    let env = Env::with_worker(1);
+    for name in ["a", "b", "c"] {
+        env.hq(&["limit", "set", name, "1"]).ok();
+    }
+    env.submit(&["--limit=b", "--", "sleep", "600"]);
+    env.hq(&["limit", "remove", "a", "no", "b", "c"])
+        .says("Limit a removed")
+        .says("There is no limit \"no\"")
+        .says("1 unfinished tasks of job 1 count toward limit \"b\"")
+        .says("Limit c removed")
+        .exits_with(1);
+    let left = env.hq(&["limit", "list", "--output-mode=quiet"]).ok();
+    assert_eq!(left, "b 1\n");
+}
+
+#[test]
 fn max_fails_aborts_the_rest() {
     let env = Env::with_worker(1);
     let job = env.submit(&[

@@ -100,6 +100,12 @@ impl CliError {
         Self::new(error.message).with(|failure| failure.refusal = kind)
     }
 
+    /// Returns whether the server rejected the request.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.failure()
+            .is_some_and(|failure| failure.refusal.is_some())
+    }
+
     /// Returns whether the server reports that something does not exist. Servers of earlier
     /// releases do not send a reason.
     pub(crate) fn is_not_found(&self) -> bool {

@@ -16,6 +16,8 @@ pub(crate) enum LimitCommand {
     /// List limits, the jobs that use them, and how many tasks wait
     List,
     /// Remove limits; refused while unfinished tasks count toward them
+    ///
+    /// If some cannot be removed, the others are removed, and the exit code is 1.
     Remove(RemoveArgs),
 }
 

@@ -6,7 +6,7 @@ use hq_protocol::client::{ChangeLimit, Empty, Limits};
 use super::Context;
 use crate::args::limit::LimitCommand;
 use crate::client::LimitList;
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
 
 /// Runs `hq limit`.
 pub(super) async fn run(command: LimitCommand, context: &mut Context) -> CliResult<()> {
@@ -39,14 +39,21 @@ pub(super) async fn run(command: LimitCommand, context: &mut Context) -> CliResu
             context.show(&limits)?;
         }
         LimitCommand::Remove(args) => {
+            let mut refused = Vec::new();
             for name in args.names {
                 let change = ChangeLimit {
                     name: name.to_string(),
                     bound: None,
                     force: args.force,
                 };
-                let Empty {} = client.ask(change).await?;
-                tracing::info!("Limit {name} removed");
+                match client.ask(change).await {
+                    Ok(Empty {}) => tracing::info!("Limit {name} removed"),
+                    Err(error) if error.is_refusal() => refused.extend(error.text()),
+                    Err(error) => return Err(error),
+                }
+            }
+            if !refused.is_empty() {
+                return Err(CliError::new(refused.join("\n")));
             }
             context.done()?;
         }
