@@ -74,6 +74,10 @@ class Executor(_BaseExecutor):
     :param crash_limit: how many lost workers a call survives; 0 = unlimited, ``"never-restart"`` = a started call never runs
         again, not even to recompute a lost value.
     :param priority: calls with a higher priority run first.
+    :param limits: limits of the server that each call counts toward, such as ``["db", "licenses=2"]``, like
+        ``hq submit --limit``.
+    :param max_running: how many calls of the executor run at the same time.
+    :param max_rate: how many calls of the executor start in a period: ``"20/s"``, ``"100/min"``.
     :param name: name of the job.
     :param env: variables for the interpreters.
     :param init: function that each interpreter calls once with `initargs`, before its first call; alias `initializer`.
@@ -107,6 +111,9 @@ class Executor(_BaseExecutor):
         retry_grow: Optional[str] = None,
         crash_limit: CrashLimit = 5,
         priority: int = 0,
+        limits: Sequence[str] = (),
+        max_running: Optional[int] = None,
+        max_rate: Optional[str] = None,
         name: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         init: Optional[Callable[..., Any]] = None,
@@ -174,6 +181,8 @@ class Executor(_BaseExecutor):
             self.futures: Dict[int, "CallFuture[Any]"] = {}
             if _attach is not None:
                 self._adopt(_attach)
+            #: The limits of the job. The last calls that have other ones would change them for all calls.
+            self._of_job = {"max_running": max_running, "max_rate": max_rate}
             self._options: Dict[str, Any] = {
                 "resources": resources,
                 "time_limit": time_limit,
@@ -181,6 +190,7 @@ class Executor(_BaseExecutor):
                 "retry_grow": retry_grow,
                 "crash_limit": crash_limit,
                 "priority": priority,
+                "limits": limits,
                 "env": dict(env or {}),
                 "python": python or sys.executable or "python3",
                 "prologue": prologue,
@@ -329,8 +339,8 @@ class Executor(_BaseExecutor):
 
     def options(self, **changes: Any) -> "Options":
         """Returns the same executor with other options for calls that are made through the result: ``resources``,
-        ``time_limit``, ``retries``, ``retry_grow``, ``crash_limit``, ``priority``, ``env``, ``python``, ``prologue``, ``shell``,
-        ``pin``, ``output``, ``memoize``."""
+        ``time_limit``, ``retries``, ``retry_grow``, ``crash_limit``, ``priority``, ``limits``, ``env``, ``python``, ``prologue``,
+        ``shell``, ``pin``, ``output``, ``memoize``."""
         unknown = sorted(set(changes) - set(self._options))
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
@@ -489,7 +499,7 @@ class Executor(_BaseExecutor):
         unknown = sorted(set(changes) - set(self._options))
         if unknown:
             raise TypeError(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(self._options))}")
-        options = {**self._options, **changes}
+        options = {**self._options, **changes, **self._of_job}
         self._check_fit(options)
         return submit_program(
             self._state,
@@ -544,7 +554,7 @@ class Executor(_BaseExecutor):
     def _name_template(self, options: Dict[str, Any]) -> int:
         """Returns the number of the common part of calls with these options. Equal options share it."""
         self._check_fit(options)
-        spec = make_spec(options)
+        spec = make_spec({**options, **self._of_job})
         key = json.dumps([spec, options["memoize"]], sort_keys=True)
         known = self._templates.get(key)
         if known is not None:
@@ -563,6 +573,10 @@ class Executor(_BaseExecutor):
     def _check_fit(self, options: Dict[str, Any]) -> None:
         if self._machine is not None and options["resources"]:
             self._machine.check(options["resources"])
+        if self._bridge.is_local and options["limits"]:
+            raise ValueError(
+                "limits belong to a server with other jobs, and this executor has its own: max_running and max_rate limit its calls"
+            )
 
 
 _numbers = itertools.count(1)

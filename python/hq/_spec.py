@@ -18,6 +18,9 @@ CrashLimit = Union[int, str]
 #: Reads its program from the worker, at the other end of standard input.
 BOOT = "import socket;s=socket.socket(fileno=0);exec(s.recv(1<<17))"
 
+#: The limits of calls without any.
+NO_LIMITS: Dict[str, Any] = {"limit": [], "max_running": None, "max_rate": None}
+
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -56,6 +59,14 @@ def make_spec(options: Dict[str, Any]) -> Dict[str, Any]:
         spec["stderr"] = {"path": os.path.join(output, "%{TASK_ID}.stderr")}
     if options["time_limit"] is not None:
         spec["time_limit"] = float(options["time_limit"])
+    names = options["limits"]
+    limits = {
+        "limit": [names] if isinstance(names, str) else list(names),
+        "max_running": options["max_running"],
+        "max_rate": options["max_rate"],
+    }
+    if limits != NO_LIMITS:
+        spec["limits"] = limits
     if options["retry_grow"] is not None:
         spec["retry_grow"] = options["retry_grow"]
     if options["resources"]:

@@ -633,6 +633,36 @@ def test_each_limit_has_an_exception_of_its_own(shared):
     assert issubclass(hq.CallKilled, hq.CallDied) and issubclass(hq.OutOfMemory, MemoryError)
 
 
+def test_no_more_calls_run_than_limits_allow(cluster, tmp_path):
+    def alone(path):
+        import os
+        import time
+
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        time.sleep(0.02)
+        os.unlink(path)
+
+    assert cluster.ask("limit", "set", "db", "1").returncode == 0
+    for options in ({"limits": ["db"]}, {"max_running": 1, "max_rate": "100/s"}):
+        with hq.Executor(server_dir=cluster.dir, **options) as executor:
+            list(executor.map(alone, [str(tmp_path / "lock")] * 20))
+            command = "mkdir lock && sleep 0.02 && rmdir lock"
+            programs = [executor.program(["sh", "-c", command]) for _ in range(5)]
+            for program in programs:
+                program.result(60)
+    with hq.Executor(2, local=True, max_running=1) as executor:
+        list(executor.map(alone, [str(tmp_path / "lock")] * 20))
+        with pytest.raises(ValueError, match="max_running"):
+            executor.options(limits="db")
+    with hq.Executor(server_dir=cluster.dir) as executor:
+        with pytest.raises(hq.HqError, match='no limit "no"'):
+            executor.options(limits="no").submit(pow, 2, 3).result(60)
+        assert executor.options(limits="db=1").submit(pow, 2, 3).result(60) == 8
+    for bad in ({"max_running": 0}, {"max_rate": "fast"}, {"limits": ["a b"]}):
+        with pytest.raises(hq.HqError):
+            hq.Executor(server_dir=cluster.dir, **bad)
+
+
 def test_a_worker_that_is_lost_too_often_is_named(cluster, tmp_path):
     with hq.Executor(server_dir=cluster.dir, crash_limit=1) as executor:
         (future,), _ = begin(executor, tmp_path, 1)

@@ -201,16 +201,13 @@ impl ServerState {
             encoded: prepared.encoded.take(),
         });
         self.note_key(ctx, id, prepared.key.take());
-        let limits = &prepared.spec.limits;
-        let limits_job = limits.max_running.is_some() || limits.max_rate.is_some();
         let submit = self.build(header, ids, prepared);
         let is_divided = self.is_divided(&submit);
         let Some(at) = self.jobs.add_submit(id, submit) else {
             bug!("job {id} is gone, but a submit was accepted for it");
             return id;
         };
-        self.limit_submit(ctx.now.mono, at);
-        if limits_job && !is_new {
+        if self.limit_submit(ctx.now.mono, at) && !is_new {
             self.recall_behind(ctx, Some(id));
         }
         if !is_divided {

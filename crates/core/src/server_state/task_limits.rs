@@ -172,19 +172,22 @@ impl ServerState {
         Ok(())
     }
 
-    /// Applies the limits of a new or restored submit.
-    pub(super) fn limit_submit(&mut self, now: Time, at: SubmitAt) {
+    /// Applies the limits of a new or restored submit. Returns whether those of its job change.
+    pub(super) fn limit_submit(&mut self, now: Time, at: SubmitAt) -> bool {
         let Some(submit) = self.jobs.submit(at) else {
-            return;
+            return false;
         };
         let limits = submit.limits.clone();
         self.dispatcher.limits_mut().add_submit(at, &limits.uses);
-        if limits.max_running.is_some() || limits.max_rate.is_some() {
-            let job = self.jobs.get(at.job);
-            let max = limits.max_running.or_else(|| job?.max_running);
-            let rate = limits.max_rate.or_else(|| job?.max_rate);
+        let job = self.jobs.get(at.job);
+        let before = job.map_or((None, None), |job| (job.max_running, job.max_rate));
+        let max = limits.max_running.or(before.0);
+        let rate = limits.max_rate.or(before.1);
+        let is_changed = before != (max, rate);
+        if is_changed {
             self.limit_job(now, at.job, max, rate);
         }
+        is_changed
     }
 
     /// Sets the limits of a job.

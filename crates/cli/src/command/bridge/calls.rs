@@ -4,7 +4,6 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
-use std::sync::Arc;
 
 use hq_core::id::JobId;
 use hq_core::range::IdArray;
@@ -90,7 +89,7 @@ impl Batch {
 
     fn submit(&self, shared: &Shared) -> CliResult<client::Submit> {
         let unknown = || CliError::new("Calls of a template that was not named");
-        let template = shared.templates.get(self.template).ok_or_else(unknown)?;
+        let (template, limits) = shared.templates.get(self.template).ok_or_else(unknown)?;
         let count = u32::try_from(self.lens.len()).unwrap_or(u32::MAX);
         let ids = IdArray::consecutive(self.first, count).caused("Invalid ids of calls")?;
         let entries = Entries::new(self.data.clone(), self.lens.iter().copied())
@@ -98,10 +97,11 @@ impl Batch {
         let body = SubmitBody::Array(ArraySpec {
             ids: ArrayIds::Given(ids),
             entries: Some(entries),
-            template: Arc::clone(&template),
+            template,
         });
         let target = SubmitTarget::Attach(JobId(self.job));
         let spec = SubmitSpec {
+            limits,
             nonce: Some(RandomState::new().hash_one(self.first)),
             ..bare_submit(target, &current_dir()?, body)
         };

@@ -196,12 +196,12 @@ impl Dispatcher {
     async fn on_op(&mut self, op: Op, blob: Bytes) -> CliResult<()> {
         let shared = &self.shared;
         match op {
-            Op::Template { id, t, spec } => {
+            Op::Template { id, t, mut spec } => {
                 let stdin = (!blob.is_empty()).then_some(&blob[..]);
-                let made = current_dir().and_then(|dir| spec.build(stdin, &dir));
-                let made = made.map(|template| {
-                    shared.templates.add(t, template);
-                    Value::Null
+                let made = spec.take_limits().and_then(|limits| {
+                    let template = spec.build(stdin, &current_dir()?)?;
+                    shared.templates.add(t, template, limits);
+                    Ok(Value::Null)
                 });
                 answer(shared, Some(id), made).await;
             }

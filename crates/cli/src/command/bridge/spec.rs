@@ -7,15 +7,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hq_core::bound::{LimitUse, Rate, SubmitLimits};
 use hq_core::template::{ByteText, CrashLimit, StdioSpec, TaskTemplate};
 use serde::Deserialize;
 
 use crate::args::submit::{PinArg, RequestOptions, TaskOptions};
 use crate::error::{Caused as _, CliError, CliResult};
+use crate::parse::file_value;
 use crate::parse::learn::TimeRequest;
 use crate::parse::request::{ResourceArg, parse_named_request};
 use crate::parse::retry::parse_retry_grow;
-use crate::submit::build::{Needs, Paths, assemble};
+use crate::submit::build::{Needs, Paths, assemble, limits};
 
 /// A description that tasks share.
 #[derive(Deserialize, Debug, Default)]
@@ -36,6 +38,20 @@ pub(super) struct TemplateSpec {
     /// The variants of the request.
     requests: Vec<RequestText>,
     is_call: bool,
+    /// The limits of calls and programs of executors.
+    limits: Option<LimitsSpec>,
+}
+
+/// Limits, as in a job file.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields, default)]
+struct LimitsSpec {
+    #[serde(deserialize_with = "file_value::limit_uses")]
+    limit: Vec<LimitUse>,
+    #[serde(deserialize_with = "file_value::running")]
+    max_running: Option<u32>,
+    #[serde(deserialize_with = "file_value::rate")]
+    max_rate: Option<Rate>,
 }
 
 #[derive(Deserialize, Debug)]
@@ -93,10 +109,19 @@ fn stdio(text: Option<StdioText>) -> StdioSpec {
 }
 
 impl TemplateSpec {
+    /// Takes the limits, which belong to a submit and not to its template.
+    pub(super) fn take_limits(&mut self) -> CliResult<SubmitLimits> {
+        let found = self.limits.take().unwrap_or_default();
+        limits(found.limit, found.max_running, found.max_rate)
+    }
+
     /// Builds the template. `stdin` is the standard input of its tasks.
     pub(super) fn build(self, stdin: Option<&[u8]>, submit_dir: &Path) -> CliResult<TaskTemplate> {
         if self.args.first().is_none_or(String::is_empty) {
             return Err(CliError::new("A task needs a program"));
+        }
+        if self.limits.is_some() {
+            return Err(CliError::new("A job with dependencies has no limits"));
         }
         let paths = Paths {
             cwd: match self.cwd {
@@ -169,17 +194,20 @@ impl RequestText {
     }
 }
 
+/// A template and the limits of its tasks.
+type Limited = (Arc<TaskTemplate>, SubmitLimits);
+
 /// The templates that the program has defined.
 #[derive(Debug, Default)]
-pub(super) struct Templates(Mutex<HashMap<u64, Arc<TaskTemplate>>>);
+pub(super) struct Templates(Mutex<HashMap<u64, Limited>>);
 
 impl Templates {
-    pub(super) fn add(&self, name: u64, template: TaskTemplate) {
+    pub(super) fn add(&self, name: u64, template: TaskTemplate, limits: SubmitLimits) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(name, Arc::new(template));
+        known.insert(name, (Arc::new(template), limits));
     }
 
-    pub(super) fn get(&self, name: u64) -> Option<Arc<TaskTemplate>> {
+    pub(super) fn get(&self, name: u64) -> Option<Limited> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&name).cloned()
     }
