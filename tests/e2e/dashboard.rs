@@ -401,6 +401,51 @@ fn a_log_is_followed_and_problems_are_acknowledged() {
 }
 
 #[test]
+fn jobs_and_tasks_are_held_released_and_signaled() {
+    let mut env = Env::new();
+    env.start_server();
+    let script = "trap 'echo caught > got; exit' USR1; echo up > up; while :; do sleep 0.1; done";
+    env.submit(&["--array=1-2", "--name=sweep", "--", "bash", "-c", script]);
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    screen.press("2");
+    screen.shows(&["sweep", "h H hold"]);
+    screen.press("h");
+    screen.shows(&["Hold job 1 `sweep`? This keeps 2 waiting tasks"]);
+    screen.press("y");
+    screen.shows(&["job 1 held: 2 tasks will wait"]);
+    env.start_worker_with(&["--cpus=2"]);
+    screen.press("\r");
+    screen.shows(&["waits: its tasks are held", "2 waiting"]);
+    screen.press("a");
+    screen.shows(&["Tasks of job 1 (2)"]);
+    screen.press("j");
+    screen.press("Hy");
+    screen.shows(&["task 2 of job 1 is released", "running"]);
+    wait_for("the task has its trap", || {
+        let is_up = env.path("up").exists();
+        is_up.then_some(()).ok_or_else(|| "not yet".to_owned())
+    });
+    screen.press("h");
+    screen.shows(&["task 2 is running already"]);
+    screen.press("S");
+    screen.shows(&[
+        "Send a signal to task 2 of job 1 on",
+        "1  SIGUSR1",
+        "7  SIGCONT",
+    ]);
+    screen.press("1");
+    screen.shows(&["SIGUSR1 was sent to task 2 of job 1", "finished"]);
+    assert_eq!(env.read("got"), "caught\n");
+    assert_eq!(env.stats("1")["waiting"], 1);
+    screen.press("\x1b");
+    screen.shows(&["Tasks 1 to 2, in order"]);
+    screen.press("Hy");
+    screen.shows(&["job 1 released: 1 task", "1 running"]);
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
 fn the_mouse_and_other_sizes_work() {
     let env = Env::with_worker(2);
     env.submit(&["--name=clicked", "--wait", "--", "true"]);

@@ -306,7 +306,7 @@ pub struct Usage {
 pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
 /// The Linux name of a signal number. Unnamed signals are shown as `SIG<n>`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SignalName(pub i32);
 
 /// The names of the signals, starting at 1.

@@ -47,26 +47,7 @@ pub(super) async fn jobs(
         }
         is_any = true;
         let answer = change(&mut client, id, None, is_held).await?;
-        let changed = total(answer.changed.as_ref());
-        let (running, sent) = (total(answer.running.as_ref()), total(answer.sent.as_ref()));
-        if !is_held {
-            tracing::info!("Job {id} released: {}", count(changed, "task"));
-            continue;
-        }
-        let mut parts = vec![format!(
-            "{} will wait",
-            count(changed - running - sent, "task")
-        )];
-        if sent > 0 {
-            parts.push(format!(
-                "{} that workers have received may still start",
-                number(sent)
-            ));
-        }
-        if running > 0 {
-            parts.push(format!("{} will go on", count(running, "running task")));
-        }
-        tracing::info!("Job {id} held: {}", parts.join(", "));
+        tracing::info!("Job {id} {}", of_job(&answer, is_held));
     }
     if jobs.is_empty() && missing.is_empty() {
         tracing::info!("There is no job");
@@ -78,6 +59,49 @@ pub(super) async fn jobs(
         true => Ok(()),
         false => Err(CliError::AlreadyReported(exit::FAILURE)),
     }
+}
+
+/// Says what a hold or a release of a whole job has changed.
+fn of_job(answer: &client::HeldTasks, is_held: bool) -> String {
+    let changed = total(answer.changed.as_ref());
+    let (running, sent) = (total(answer.running.as_ref()), total(answer.sent.as_ref()));
+    if !is_held {
+        return format!("released: {}", count(changed, "task"));
+    }
+    let waiting = count(changed - running - sent, "task");
+    let mut text = format!("held: {waiting} will wait");
+    if sent > 0 {
+        let sent = number(sent);
+        text.push_str(&format!(
+            ", {sent} that workers have received may still start"
+        ));
+    }
+    if running > 0 {
+        text.push_str(&format!(", {} will go on", count(running, "running task")));
+    }
+    text
+}
+
+/// Holds or releases a job, or one task of it. Returns the result as text.
+pub(super) async fn job_or_task(
+    client: &mut Client,
+    (job, task): (u32, Option<u32>),
+    is_held: bool,
+) -> CliResult<String> {
+    let answer = change(client, job, task.map(IdArray::single), is_held).await?;
+    let Some(task) = task else {
+        return Ok(format!("job {job} {}", of_job(&answer, is_held)));
+    };
+    let has = |found: &Option<common::IdArray>| total(found.as_ref()) > 0;
+    let state = match (has(&answer.changed), is_held) {
+        (true, true) if has(&answer.sent) => "is held, but a worker has it and may still start it",
+        (true, true) => "is held",
+        (true, false) => "is released",
+        (false, true) if has(&answer.running) => "is running already",
+        (false, true) => "has ended already",
+        (false, false) => "is not held",
+    };
+    Ok(format!("task {task} of job {job} {state}"))
 }
 
 /// Runs `hq task hold` and `hq task release`.

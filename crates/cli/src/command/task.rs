@@ -223,6 +223,10 @@ pub(super) async fn cancel(args: &ChosenArgs, context: &mut Context) -> CliResul
     end_without((chosen.missing, job), &mut client, context).await
 }
 
+/// Why a worker cannot send a signal to a running task.
+pub(super) const UNABLE: &str =
+    "it is a Python call, or the worker is disconnected or too old to send signals";
+
 /// Runs `hq task signal`.
 pub(super) async fn signal(args: &SignalArgs, context: &mut Context) -> CliResult<()> {
     let Some((mut client, mut chosen)) = choose(&args.chosen, &SIGNAL, context).await? else {
@@ -252,11 +256,7 @@ pub(super) async fn signal(args: &SignalArgs, context: &mut Context) -> CliResul
     }
     say_failed(what, chosen.waiting, "not running yet");
     say_failed(what, chosen.over, "no longer running");
-    say_failed(
-        what,
-        unable,
-        "it is a Python call, or the worker is disconnected or too old to send signals",
-    );
+    say_failed(what, unable, UNABLE);
     chosen.missing.report_failed("Signaling", "task");
     context.done()?;
     end_without((chosen.missing, job), &mut client, context).await?;

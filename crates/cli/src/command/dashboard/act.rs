@@ -1,13 +1,16 @@
 //! Single requests to a server: actions, and the output of a task.
 
+use hq_core::outcome::SignalName;
 use hq_core::words::count;
 use hq_protocol::client::{self, ask_problems::Change, resubmitted_job::Result as Resubmitted};
-use hq_protocol::common::stdio;
+use hq_protocol::common::{IdArray, stdio};
 
 use super::model::{LogKey, OutputTail};
 use super::question::Action;
 use super::read::{id_array, page_of};
 use crate::client::{AllocPause, AllocResume, Client, Question, WorkerDrain, WorkerStop};
+use crate::command::hold;
+use crate::command::task::UNABLE;
 use crate::error::{CliError, CliResult};
 use crate::parse::selector::Selector;
 use crate::text::clean;
@@ -38,6 +41,8 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
                 1.. => format!("task {task} of job {job} was canceled"),
             }
         }
+        Action::Hold(job, task, is_held) => hold::job_or_task(client, (job, task), is_held).await?,
+        Action::SignalTask(job, task, signal) => signal_task(client, (job, task), signal).await?,
         Action::ResubmitFailed(id) => {
             let resubmit = client::Resubmit {
                 jobs: Some(only(id).to_message()),
@@ -79,6 +84,25 @@ pub(super) async fn act(client: &mut Client, action: Action) -> CliResult<String
             client.ask(Change::TakeBack(id)).await?;
             "the problem is open again".to_owned()
         }
+    })
+}
+
+async fn signal_task(
+    client: &mut Client,
+    (job, task): (u32, u32),
+    signal: SignalName,
+) -> CliResult<String> {
+    let request = client::SignalTasks {
+        job,
+        tasks: id_array((task, task)),
+        signal: signal.0.cast_unsigned(),
+    };
+    let found = client.ask(request).await?;
+    let has = |tasks: Option<IdArray>| tasks.is_some_and(|ids| !ids.ranges.is_empty());
+    Ok(match (has(found.sent), has(found.unable)) {
+        (true, _) => format!("{signal} was sent to task {task} of job {job}"),
+        (false, true) => format!("task {task} of job {job} gets no signal: {UNABLE}"),
+        (false, false) => format!("task {task} of job {job} is not running"),
     })
 }
 

@@ -475,9 +475,9 @@ impl App {
     fn on_key(&mut self, key: &KeyEvent) {
         self.told = None;
         if let Some(question) = self.dialog.take() {
-            if key.code == Char('y') {
-                self.actions.push(question.action);
-            }
+            let mut answers = question.answers.into_iter();
+            let chosen = answers.find(|(answer, ..)| key.code == Char(*answer));
+            self.actions.extend(chosen.map(|(.., action)| action));
         } else if self.is_searching {
             self.on_search_key(key.code);
         } else if self.is_help_open {
@@ -550,7 +550,9 @@ impl App {
             (Char('u'), _) => self.usage.is_hidden = !self.usage.is_hidden,
             (Char('t'), _) => self.span = (self.span + 1) % SPANS.len(),
             (Char('?'), _) => self.is_help_open = true,
-            (Char(action @ ('c' | 'R' | 'x' | 'd' | 'p' | 'A')), _) => self.ask_about(action),
+            (Char(action @ ('c' | 'h' | 'H' | 'S' | 'R' | 'x' | 'd' | 'p' | 'A')), _) => {
+                self.ask_about(action);
+            }
             // Sideways in an output, and through time in a journal.
             (KeyCode::Left, Some(log)) => log.shift_by(false),
             (KeyCode::Right, Some(log)) => log.shift_by(true),

@@ -1,5 +1,6 @@
 //! Questions that precede an action.
 
+use hq_core::outcome::SignalName;
 use hq_core::task::TaskState;
 use hq_core::words::count;
 use hq_protocol::client::{JobSummary, Problem, WorkerInfo};
@@ -19,6 +20,9 @@ pub(super) enum Action {
     CancelJob(u32),
     /// Cancel a task, given by its job and its id.
     CancelTask(u32, u32),
+    /// Hold or release a job, or one task of it.
+    Hold(u32, Option<u32>, bool),
+    SignalTask(u32, u32, SignalName),
     ResubmitFailed(u32),
     StopWorker(u32),
     DrainWorker(u32),
@@ -32,16 +36,23 @@ pub(super) enum Action {
 /// An action that waits for confirmation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Question {
-    pub(super) action: Action,
     pub(super) text: String,
+    /// The keys that confirm it, their meaning, and what they do.
+    pub(super) answers: Vec<(char, &'static str, Action)>,
 }
 
 /// A question, or the reason why no action is possible.
 pub(super) type Asked = Result<Question, String>;
 
 fn ask(action: Action, text: String) -> Asked {
-    Ok(Question { action, text })
+    let answers = vec![('y', "yes", action)];
+    Ok(Question { text, answers })
 }
+
+/// The signals that a question offers.
+const SIGNALS: [&str; 7] = [
+    "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM", "SIGSTOP", "SIGCONT",
+];
 
 pub(super) fn cancel(job: &JobSummary) -> Asked {
     let (id, counts) = (job.id, totals(job));
@@ -57,28 +68,89 @@ pub(super) fn cancel(job: &JobSummary) -> Asked {
     ask(Action::CancelJob(id), text)
 }
 
-pub(super) fn cancel_task(task: &TaskRow) -> Asked {
-    let id = task.task;
-    let ended = match task.state {
-        TaskState::Waiting => return ask_about_task(task.job, id, " It is not run."),
-        TaskState::Running => {
-            let what = format!(" It is ended on {}.", fit(&task.host, NAME));
-            return ask_about_task(task.job, id, &what);
-        }
-        TaskState::Canceled => "was canceled",
-        TaskState::Aborted => "was aborted",
-        TaskState::Failed => "has failed",
-        TaskState::Finished => "has finished",
+/// Asks whether to hold or to release a job.
+pub(super) fn hold(job: &JobSummary, is_held: bool) -> Asked {
+    let (id, counts) = (job.id, totals(job));
+    if counts.unfinished() == 0 && !job.is_open {
+        let what = if is_held { "hold" } else { "release" };
+        return Err(format!("job {id} is over: there is nothing to {what}"));
+    }
+    let name = fit(&job.name, NAME);
+    let text = match is_held {
+        true => format!(
+            "Hold job {id} `{name}`? This keeps {} from starting until you release it, and does not end {}.",
+            count(counts.waiting, "waiting task"),
+            count(counts.running, "running task")
+        ),
+        false => format!("Release job {id} `{name}`? Its held tasks may start."),
     };
-    Err(format!("task {id} {ended}: there is nothing to cancel"))
+    ask(Action::Hold(id, None, is_held), text)
 }
 
-/// Asks whether to cancel a task, and says what that does, if known.
-pub(super) fn ask_about_task(job: u32, task: u32, what: &str) -> Asked {
+/// Asks about a task, of which the row may be unknown.
+pub(super) type AskAboutTask = fn((u32, u32), Option<&TaskRow>) -> Asked;
+
+/// Returns why a task can neither be canceled nor held, if that is known.
+fn over(task: &TaskRow) -> Option<&'static str> {
+    match task.state {
+        TaskState::Waiting | TaskState::Running => None,
+        TaskState::Canceled => Some("was canceled"),
+        TaskState::Aborted => Some("was aborted"),
+        TaskState::Failed => Some("has failed"),
+        TaskState::Finished => Some("has finished"),
+    }
+}
+
+pub(super) fn cancel_task((job, task): (u32, u32), known: Option<&TaskRow>) -> Asked {
+    if let Some(ended) = known.and_then(over) {
+        return Err(format!("task {task} {ended}: there is nothing to cancel"));
+    }
+    let what = known.map_or_else(String::new, |known| {
+        if known.state == TaskState::Running {
+            format!(" It is ended on {}.", fit(&known.host, NAME))
+        } else {
+            " It is not run.".to_owned()
+        }
+    });
     let text = format!(
         "Cancel task {task} of job {job}? The job goes on without it and what depends on it.{what}"
     );
     ask(Action::CancelTask(job, task), text)
+}
+
+pub(super) fn hold_task((job, task): (u32, u32), known: Option<&TaskRow>) -> Asked {
+    if known.is_some_and(|known| known.state == TaskState::Running) {
+        return Err(format!("task {task} is running already"));
+    }
+    if let Some(ended) = known.and_then(over) {
+        return Err(format!("task {task} {ended}: there is nothing to hold"));
+    }
+    let text = format!("Hold task {task} of job {job}? It does not start until you release it.");
+    ask(Action::Hold(job, Some(task), true), text)
+}
+
+pub(super) fn release_task((job, task): (u32, u32), known: Option<&TaskRow>) -> Asked {
+    if known.is_some_and(|known| known.state != TaskState::Waiting) {
+        return Err(format!("task {task} is not held"));
+    }
+    let text = format!("Release task {task} of job {job}? It may start.");
+    ask(Action::Hold(job, Some(task), false), text)
+}
+
+pub(super) fn signal_task((job, task): (u32, u32), known: Option<&TaskRow>) -> Asked {
+    if known.is_some_and(|known| known.state != TaskState::Running) {
+        return Err(format!("task {task} is not running"));
+    }
+    let on = known.map_or_else(String::new, |known| {
+        format!(" on {}", fit(&known.host, NAME))
+    });
+    let text = format!("Send a signal to task {task} of job {job}{on}?");
+    let answers = SIGNALS.into_iter().zip('1'..).filter_map(|(name, key)| {
+        let signal = name.parse().ok()?;
+        Some((key, name, Action::SignalTask(job, task, signal)))
+    });
+    let answers = answers.collect();
+    Ok(Question { text, answers })
 }
 
 pub(super) fn resubmit(job: &JobSummary) -> Asked {

@@ -6,7 +6,7 @@ use hq_protocol::client::{Problem, WorkerInfo};
 use super::log::Log;
 use super::{App, Place, TASKS, Tasks};
 use crate::command::dashboard::model::{LogKey, TaskRow, TasksOf, TasksWanted};
-use crate::command::dashboard::question::{self, Asked};
+use crate::command::dashboard::question::{self, AskAboutTask, Asked};
 use crate::source::{allocation, host};
 
 impl App {
@@ -187,19 +187,25 @@ impl App {
         }
     }
 
-    /// Asks whether to cancel the open or selected task.
-    fn cancel_task(&self) -> Option<Asked> {
-        let selected = self.selected_task();
-        let Some(key) = self.log.as_ref().map(|log| log.key) else {
+    /// Asks about the open or selected task.
+    fn ask_about_task(&self, key: char) -> Option<Asked> {
+        let ask: AskAboutTask = match key {
+            'c' => question::cancel_task,
+            'h' => question::hold_task,
+            'H' => question::release_task,
+            'S' => question::signal_task,
+            _ => return None,
+        };
+        let selected = self.selected_task().map(|row| ((row.job, row.task), row));
+        let Some(log) = self.log.as_ref().map(|log| (log.key.job, log.key.task)) else {
             let is_old = self.tasks.as_ref().is_some_and(Tasks::is_old);
             let wait = is_old.then(|| Err("the tasks are being read; try again".to_owned()));
-            return wait.or_else(|| selected.map(question::cancel_task));
+            return wait.or_else(|| selected.map(|(id, row)| ask(id, Some(row))));
         };
-        let known = selected.filter(|task| (task.job, task.task) == (key.job, key.task));
-        // In the list of failures, the state of the task is unknown. The server reports if it has
-        // ended.
-        let unknown = || question::ask_about_task(key.job, key.task, "");
-        Some(known.map_or_else(unknown, question::cancel_task))
+        // In the list of failures, the state of the task is unknown. The server reports if it does
+        // not permit the action.
+        let known = selected.filter(|(id, _)| *id == log);
+        Some(ask(log, known.map(|(_, row)| row)))
     }
 
     /// Opens the question that precedes an action. A journal allows no actions.
@@ -211,8 +217,14 @@ impl App {
         let problem = self.selected_problem();
         let asked = match (self.tab, key) {
             (Place::Overview, 'A') => problem.map(|one| question::acknowledge(one, self.now_ns())),
-            (_, 'c') if self.log.is_some() || self.tasks.is_some() => self.cancel_task(),
+            (_, 'c' | 'h' | 'H' | 'S') if self.log.is_some() || self.tasks.is_some() => {
+                self.ask_about_task(key)
+            }
             (Place::Jobs, 'c') => self.current_job().map(question::cancel),
+            (Place::Jobs, 'h' | 'H') => {
+                let job = self.current_job();
+                job.map(|job| question::hold(job, key == 'h'))
+            }
             (Place::Jobs, 'R') => self.current_job().map(question::resubmit),
             (Place::Workers, 'd') => self.selected_worker().map(question::drain),
             (Place::Workers, 'x') => self.selected_worker().map(question::stop),

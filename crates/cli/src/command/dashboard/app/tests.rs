@@ -306,6 +306,48 @@ fn single_tasks_are_canceled_from_the_list_and_from_their_output() {
 }
 
 #[test]
+fn jobs_and_tasks_are_held_released_and_signaled() {
+    let mut app = app();
+    press(&mut app, "2h");
+    assert_eq!(
+        app.told.as_deref(),
+        Some("job 3 is over: there is nothing to hold")
+    );
+    let snapshot = app.snapshot.as_mut().expect("a snapshot");
+    let stats = snapshot.jobs[2].stats.as_mut().expect("counts");
+    (stats.waiting, stats.running) = (5, 1);
+    press(&mut app, "h");
+    let text = app.dialog.as_ref().map(|question| question.text.as_str());
+    let wanted = "Hold job 3 `sweep-again`? This keeps 5 waiting tasks from starting until you release it, and does not end 1 running task.";
+    assert_eq!(text, Some(wanted));
+    assert_eq!(press(&mut app, "n"), None, "not without a yes");
+    assert_eq!(press(&mut app, "hy"), Some(Action::Hold(3, None, true)));
+    assert_eq!(press(&mut app, "Hy"), Some(Action::Hold(3, None, false)));
+    let mut app = with_tasks();
+    for (keys, why) in [
+        ("h", "task 5 has failed: there is nothing to hold"),
+        ("H", "task 5 is not held"),
+        ("S", "task 5 is not running"),
+        ("jS", "task 6 is not running"),
+    ] {
+        assert_eq!(press(&mut app, keys), None);
+        assert_eq!(app.told.as_deref(), Some(why));
+    }
+    let hold = |is_held| Some(Action::Hold(2, Some(6), is_held));
+    assert_eq!(press(&mut app, "hy"), hold(true));
+    assert_eq!(press(&mut app, "Hy"), hold(false));
+    let page = app.tasks.as_mut().and_then(|tasks| tasks.page.as_mut());
+    page.expect("a page").rows[1].state = TaskState::Running;
+    assert_eq!(press(&mut app, "h"), None);
+    assert_eq!(app.told.as_deref(), Some("task 6 is running already"));
+    let signal = |name: &str| Some(Action::SignalTask(2, 6, name.parse().expect("a signal")));
+    assert_eq!(press(&mut app, "S1"), signal("SIGUSR1"));
+    assert_eq!(press(&mut app, "S7"), signal("SIGCONT"));
+    assert_eq!(press(&mut app, "Sy"), None, "`y` names no signal");
+    assert_eq!(app.dialog, None);
+}
+
+#[test]
 fn a_problem_leads_to_what_it_is_about_and_is_acknowledged() {
     let mut app = app();
     let problem = |id: &str, kind: &str, subject| Problem {

@@ -23,6 +23,7 @@ y                 copy the path of an output
 s  r              sort jobs; the other way round
 t                 time of the charts: 10 m, 2 h, 1 d, all
 c  R              cancel a job, a task; resubmit failed    *
+h  H  S           hold, release; signal a running task     *
 d  x              drain a worker; stop it                  *
 p                 pause or resume a queue                  *
 A                 acknowledge a problem                    *
@@ -129,14 +130,18 @@ impl Painter<'_, '_> {
     fn keys(&self) -> &'static str {
         match self.app.place() {
             _ if self.app.log.is_some() => {
-                "Esc back|↑↓|/ search|n N next|f follow|o other|u usage|*c cancel|*y copy path|←→"
+                "Esc back|↑↓|/ search|n N next|f follow|o other|u usage|*c cancel|*h H hold|*S signal|*y copy path|←→"
             }
-            Place::Tasks => "↑↓|*Enter output|/ filter|*c cancel|*y copy path|Esc back",
+            Place::Tasks => {
+                "*Enter output|/ filter|Esc back|*c cancel|*h H hold|*S signal|↑↓|*y copy path"
+            }
             Place::Overview => "↑↓|Enter open|*A acknowledge|t time of charts",
             Place::Job => {
-                "*Enter output|a all tasks|*c cancel|*R resubmit failed|Esc back|*y copy path"
+                "*Enter output|a tasks|*c cancel|*h H hold|*R resubmit|Esc back|*y copy path"
             }
-            Place::Jobs => "↑↓|Enter open|a tasks|/ search|s sort|*c cancel|*R resubmit|r reverse",
+            Place::Jobs => {
+                "↑↓|Enter open|a tasks|/ search|*c cancel|*h H hold|*R resubmit|s sort|r reverse"
+            }
             Place::Workers => "↑↓|Enter tasks|*d drain|*x stop",
             Place::Allocations => "↑↓|Enter worker|*p pause/resume",
             Place::Events => "↑↓|Enter open",
@@ -145,11 +150,17 @@ impl Painter<'_, '_> {
 
     pub(super) fn dialogs(&mut self, area: Rect) {
         if self.app.is_help_open {
-            self.popup(area, " Keys ", HELP, (62, 22));
+            self.popup(area, " Keys ", HELP, (62, 23));
         }
         if let Some(question) = &self.app.dialog {
-            let text = format!("{}\n\ny  yes     any other key  no", question.text);
-            self.popup(area, " Sure? ", &text, (56, 7));
+            let answers = question.answers.iter().zip(1..);
+            let answer = |((key, what, _), number): (&(char, &str, _), u32)| {
+                let end = if number % 3 == 0 { "\n" } else { "   " };
+                format!("{key}  {what}{end}")
+            };
+            let answers: String = answers.map(answer).collect();
+            let text = format!("{}\n\n{answers}any other key  no", question.text);
+            self.popup(area, " Sure? ", &text, (56, 8));
         }
     }
 

@@ -326,8 +326,8 @@ fn output_of_another_task_is_not_shown() {
 
 fn question() -> Question {
     Question {
-        action: Action::CancelJob(1),
         text: "Cancel job 1 `sweep`?".to_owned(),
+        answers: vec![('y', "yes", Action::CancelJob(1))],
     }
 }
 
@@ -459,7 +459,11 @@ fn questions_and_trouble_are_on_top() {
     app.trouble = Some("no server: connection refused".to_owned());
     shows(
         &screen(&mut app, 80, 24),
-        &["Cancel job 1 `sweep`?", "y  yes", "no server: connection"],
+        &[
+            "Cancel job 1 `sweep`?",
+            "y  yes   any other key  no",
+            "no server: connection",
+        ],
     );
     app.dialog = None;
     app.replay = Some(Replay {
