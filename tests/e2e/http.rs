@@ -403,15 +403,17 @@ fn programs_signal_running_tasks() {
     assert_eq!(first, (200, r#"{"changed":0,"running":1}"#.into()));
     assert_eq!(hold(&format!("{sleeping}/tasks/7/hold")).0, 409);
     let waiting = env.submit(&["--array=1-3", "--", "true"]);
-    for (path, changed) in [
-        ("tasks/2/hold", 1),
-        ("hold", 3),
-        ("tasks/1/release", 1),
-        ("release", 2),
+    for (path, changed, held) in [
+        ("tasks/2/hold", 1, 1),
+        ("hold", 3, 3),
+        ("tasks/1/release", 1, 2),
+        ("release", 2, 0),
     ] {
         let answer = hold(&format!("{waiting}/{path}"));
         let expected = format!(r#"{{"changed":{changed},"running":0}}"#);
         assert_eq!(answer, (200, expected), "{path}");
+        let job = site.get(&format!("/api/v1/jobs/{waiting}")).value();
+        assert_eq!(job["held_count"], held, "{path}");
     }
     assert_eq!(hold("99/hold").0, 404);
     assert_eq!(signal("0", "?signal=TERM"), 200);

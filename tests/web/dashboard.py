@@ -174,6 +174,44 @@ def look_at_parameters(page, url, folder, examiner):
     examiner.examine("parameters")
 
 
+def hold_and_signal(page, url, folder, examiner):
+    """Holds and releases a job and a task, with buttons and keys, and sends a signal to a task."""
+    head, toasts, dialog = page.locator(".jobhead"), page.locator("#toasts"), page.get_by_role("dialog")
+    page.goto(url + "/#/job/6")
+    page.get_by_role("button", name="Hold").click()
+    expect(dialog).to_contain_text(re.compile("3.?000 waiting tasks do not start"))
+    page.keyboard.press("Enter")
+    expect(toasts).to_contain_text(re.compile("Job 6 held: 3.?000 tasks will wait"))
+    expect(head.locator(".facts")).to_contain_text(re.compile("held *3.?000 tasks"))
+    expect(head.locator(".why")).to_contain_text("is held by a user")
+    page.get_by_role("button", name="Release").click()
+    dialog.get_by_role("button", name="Release").click()
+    expect(page.get_by_role("button", name="Hold")).to_be_visible()
+    expect(page.get_by_role("button", name="Release")).to_have_count(0)
+    page.goto(url + "/#/job/6/task/7")
+    expect(page.get_by_role("button", name="Hold")).to_be_enabled()
+    page.keyboard.press("h")
+    dialog.get_by_role("button", name="Hold").click()
+    expect(page.locator(".why")).to_contain_text("it is held by a user")
+    page.keyboard.press("H")
+    expect(dialog).to_contain_text("Release task 7 of job 6?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".why")).not_to_contain_text("held")
+    traps = "trap 'echo caught; exit' USR1; echo up; while :; do sleep 0.1; done"
+    command = ["submit", "--output-mode=quiet", "--cpus=0.1", "--", "bash", "-c", traps]
+    job = subprocess.run([os.environ["HQ"], *command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    page.goto(f"{url}/#/job/{job}/task/0")
+    expect(page.locator(".log")).to_contain_text("up")
+    page.get_by_role("button", name="Signal").click()
+    examiner.examine("signal")
+    dialog.get_by_label("Signal", exact=True).select_option("SIGUSR1")
+    dialog.get_by_role("button", name="Send").click()
+    expect(toasts).to_contain_text(f"Signal sent to task 0 of job {job}")
+    expect(page.locator(".log")).to_contain_text("caught")
+    expect(page.locator(".task .chip")).to_have_text("finished")
+    expect(page.get_by_role("button", name="Signal")).to_have_count(0)
+
+
 def acknowledge_a_problem(page, url):
     """Acknowledges a problem with the mouse, and takes that back with keys."""
     page.goto(url + "/#/overview")
@@ -296,6 +334,7 @@ def main():
             mend_a_failure(page, url, folder)
             show_every_view(page, url)
             look_at_parameters(page, url, folder, examiner)
+            hold_and_signal(page, url, folder, examiner)
             begin_anew_after_a_gap(page, url)
             states.reading_only(page, url, read_token)
         finally:

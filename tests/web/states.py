@@ -103,8 +103,9 @@ def reading_only(page, url, token):
     page.evaluate("sessionStorage.clear()")
     page.goto(f"{url}/login#token={token}")
     expect(page.get_by_role("heading", name="What is wrong")).to_be_visible()
-    page.goto(url + "/#/job/1")
-    expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
+    page.goto(url + "/#/job/6")
+    for action in ("Hold", "Cancel"):
+        expect(page.get_by_role("button", name=action)).to_be_disabled()
     expect(page.locator("#server")).to_contain_text("read only")
     page.goto(url + "/#/workers")
     expect(page.locator(".workers .space .row").first).to_be_visible()

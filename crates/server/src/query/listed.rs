@@ -116,6 +116,9 @@ pub(crate) fn listed(view: &View<'_>, job: &Job) -> ListedJob {
 pub(crate) struct JobOverview {
     pub(crate) listed: ListedJob,
     pub(crate) max_fails: Option<u32>,
+    pub(crate) held_count: u32,
+    pub(crate) holds_new: bool,
+    pub(crate) waits: Vec<String>,
     pub(crate) notifications: Vec<client::JobNotice>,
     pub(crate) submits: Vec<SubmitOverview>,
 }
@@ -138,6 +141,9 @@ pub(crate) fn overview(view: &View<'_>, found: &Job) -> JobOverview {
             ..listed(view, found)
         },
         max_fails: found.max_fails,
+        held_count: found.held().len(),
+        holds_new: found.holds_new && found.is_open,
+        waits: view.state.blocking_limits_of(found),
         notifications: found.notices.iter().map(job::notification).collect(),
         submits: found.submits.iter().map(submit).collect(),
     }

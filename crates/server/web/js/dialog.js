@@ -1,7 +1,7 @@
 // Dialogs and short messages.
 
 import { ApiError, post, report } from "./api.js";
-import { find, h, show } from "./dom.js";
+import { find, h, rebuild, show } from "./dom.js";
 import { count, number, plain } from "./format.js";
 import { state, touch } from "./live.js";
 
@@ -50,6 +50,23 @@ export function allow(button, isPossible) {
   else button.removeAttribute("title");
 }
 
+/** Buttons of those commands that have one. */
+export class Buttons {
+  constructor() {
+    this.element = h("span", { className: "actions" });
+    /** @type {import("./views/view.js").Command[]} */
+    this.shown = [];
+  }
+
+  /** @param {import("./views/view.js").Command[]} commands */
+  update(commands) {
+    this.shown = commands.filter((one) => one.button);
+    const looks = this.shown.map(({ button, isDanger }) => [button, isDanger]);
+    rebuild(this.element, JSON.stringify(looks), () => looks.map(([button, isDanger], at) => h("button", { type: "button", className: isDanger ? "danger" : null, "data-focus": button, onclick: () => this.shown[at].act() }, button)));
+    for (const button of this.element.children) allow(button, true);
+  }
+}
+
 /**
  * A confirmation before an action.
  * @typedef {object} Question
@@ -60,23 +77,24 @@ export function allow(button, isPossible) {
  * @property {boolean} [isHarmless] It can be undone: Enter does it.
  * @property {(answer: any) => void} then Gets the answer of the server.
  * @property {[string, string][]} [facts] States and what becomes of the tasks in them.
- * @property {boolean} [hasReason] Whether one may say why.
+ * @property {Field} [field] What the user may add.
  */
+/** A parameter of a request, and the element that has its value. @typedef {{name: string, label: string, element: HTMLInputElement | HTMLSelectElement}} Field */
 
 /** Asks for confirmation, then acts. @param {Question} question */
-export function confirmed({ title, text, yes, path, isHarmless = false, then, facts = [], hasReason = false }) {
+export function confirmed({ title, text, yes, path, isHarmless = false, then, facts = [], field }) {
   const why = obstacle();
   if (why) {
     toast(`Not done: ${why}`, true);
     return;
   }
-  const field = !hasReason ? null : h("input", { id: "reason", type: "text", maxlength: 200, autocomplete: "off", placeholder: "reason, shown to users who look for their tasks" });
+  if (field) field.element.id = "field";
   const act = async (event) => {
     event.preventDefault();
     for (const button of dialog.querySelectorAll("button")) button.disabled = true;
     try {
-      const words = field?.value.trim();
-      const answer = await post(words ? `${path}?reason=${encodeURIComponent(words)}` : path);
+      const words = field?.element.value.trim();
+      const answer = await post(field && words ? `${path}?${field.name}=${encodeURIComponent(words)}` : path);
       dialog.close();
       touch();
       then(answer);
@@ -87,11 +105,14 @@ export function confirmed({ title, text, yes, path, isHarmless = false, then, fa
   };
   const dialog = modal({ "aria-labelledby": "question" }, h("form", { onsubmit: act }, h("h2", { id: "question" }, title), h("p", null, text),
     facts.length > 0 ? h("ul", { className: "counts" }, facts.map(([name, what]) => h("li", { className: `count ${name}` }, what))) : null,
-    field ? h("p", null, h("label", { for: "reason" }, "Reason "), field) : null,
+    field ? h("p", null, h("label", { for: "field" }, field.label), " ", field.element) : null,
     h("div", { className: "buttons" },
       h("button", { type: "button", onclick: () => dialog.close(), autofocus: !isHarmless }, "No, leave it"),
       h("button", { type: "submit", className: isHarmless ? "primary" : "danger", "data-action": "yes", autofocus: isHarmless }, yes))));
 }
+
+/** The usual signals. */
+const SIGNALS = ["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM", "SIGSTOP", "SIGCONT"];
 
 /** Actions on jobs, workers and queues. */
 export const actions = {
@@ -108,7 +129,7 @@ export const actions = {
       facts,
       yes: `Cancel ${count(running + waiting, "task")}`,
       path: `/jobs/${job.id}/cancel`,
-      hasReason: true,
+      field: { name: "reason", label: "Reason", element: h("input", { type: "text", maxlength: 200, autocomplete: "off", placeholder: "reason, shown to users who look for their tasks" }) },
       then: (answer) => toast(`${count(answer.canceled, "task")} of job ${job.id} canceled`),
     });
   },
@@ -121,6 +142,38 @@ export const actions = {
       then: (answer) => toast(answer.canceled > 0 ? `Task ${task.id} of job ${job} canceled` : `Task ${task.id} of job ${job} has ended already`),
     });
   },
+  /** Holds or releases a job, or one task of it. */
+  hold(job, task, isHeld) {
+    const [verb, past] = isHeld ? ["Hold", "held"] : ["Release", "released"];
+    const { running, waiting } = job.tasks ?? {};
+    /** @type {[string, string][]} */
+    const facts = [];
+    if (isHeld && !task && waiting > 0) facts.push(["waiting", `${count(waiting, "waiting task")} ${waiting === 1 ? "does" : "do"} not start until a release`]);
+    if (isHeld && !task && running > 0) facts.push(["running", `${count(running, "running task")} ${running === 1 ? "goes" : "go"} on`]);
+    const what = task ? `task ${task.id} of job ${job.id}` : `job ${job.id}`;
+    confirmed({
+      title: `${verb} ${what}?`,
+      text: !task ? plain(job.name) : isHeld ? "The task does not start until a release." : "The task may start.",
+      facts,
+      yes: verb,
+      path: `/jobs/${job.id}${task ? `/tasks/${task.id}` : ""}/${verb.toLowerCase()}`,
+      isHarmless: true,
+      then: ({ changed, running: going }) => {
+        const tasks = count(changed - going, "task");
+        const rest = going > 0 ? `, ${count(going, "running task")} will go on` : "";
+        if (task) toast(`Task ${task.id} of job ${job.id} is ${changed > 0 ? past : "running already"}`);
+        else toast(isHeld ? `Job ${job.id} held: ${tasks} will wait${rest}` : `Job ${job.id} released: ${tasks}`);
+      },
+    });
+  },
+  signal: (job, task) => confirmed({
+    title: `Send a signal to task ${task.id} of job ${job}?`,
+    text: `The processes of the task on ${plain(task.host ?? "its worker")} get it.`,
+    field: { name: "signal", label: "Signal", element: h("select", null, SIGNALS.map((name) => h("option", null, name))) },
+    yes: "Send",
+    path: `/jobs/${job}/tasks/${task.id}/signal`,
+    then: () => toast(`Signal sent to task ${task.id} of job ${job}`),
+  }),
   resubmit(job) {
     confirmed({
       title: `Submit the failed tasks of job ${job.id} again?`,
@@ -190,7 +243,24 @@ export function problemCommands(found) {
 /** Actions on a job. @returns {import("./views/view.js").Command[]} */
 export function jobCommands(job) {
   const commands = [];
-  if (job.tasks.waiting + job.tasks.running > 0) commands.push({ name: `Cancel job ${job.id} …`, key: "c", act: () => actions.cancel(job) });
-  if (job.tasks.failed > 0) commands.push({ name: `Submit the failed tasks of job ${job.id} again …`, key: "R", act: () => actions.resubmit(job) });
+  const { failed, waiting, running } = job.tasks;
+  const left = waiting + running;
+  // Lists do not tell how many tasks are held.
+  const [held, holdsNew] = [job.held_count, job.holds_new];
+  if (failed > 0) commands.push({ name: `Submit the failed tasks of job ${job.id} again …`, key: "R", button: `Resubmit ${number(failed)} failed …`, act: () => actions.resubmit(job) });
+  if (held > 0 || holdsNew || (held === undefined && left > 0)) commands.push({ name: `Release job ${job.id} …`, key: "H", button: held > 0 ? `Release ${number(held)} held …` : "Release …", act: () => actions.hold(job, null, false) });
+  if (left > (held ?? 0) || (job.is_open && !holdsNew)) commands.push({ name: `Hold job ${job.id} …`, key: "h", button: "Hold …", act: () => actions.hold(job, null, true) });
+  if (left > 0) commands.push({ name: `Cancel job ${job.id} …`, key: "c", button: "Cancel …", isDanger: true, act: () => actions.cancel(job) });
   return commands;
+}
+
+/** Actions on a task of a job. @param {number} job @returns {import("./views/view.js").Command[]} */
+export function taskCommands(job, task, isHeld) {
+  const { id, state: now } = task;
+  const hold = { name: `Hold task ${id} …`, key: "h", button: "Hold …", act: () => actions.hold({ id: job }, task, true) };
+  const release = { name: `Release task ${id} …`, key: "H", button: "Release …", act: () => actions.hold({ id: job }, task, false) };
+  const signal = { name: `Send a signal to task ${id} …`, key: "S", button: "Signal …", act: () => actions.signal(job, task) };
+  const cancel = { name: `Cancel task ${id} …`, key: "x", button: "Cancel …", isDanger: true, act: () => actions.cancelTask(job, task) };
+  if (now === "waiting") return [isHeld ? release : hold, cancel];
+  return now === "running" ? [signal, cancel] : [];
 }

@@ -53,7 +53,7 @@ export const isStarving = (queue) => queue.is_paused || queue.is_failing;
 
 /** Why a task does not run, from an answer to `/explain`. */
 export function explain(answer) {
-  if (answer.reasons.length > 0) return answer.reasons[0];
+  if (answer.reasons.length > 0) return answer.reasons.map(plain).join("; ");
   const { workers } = answer;
   if (workers.length === 0) return "there is no worker";
   const suitable = workers.filter((worker) => worker.blocked.length === 0);

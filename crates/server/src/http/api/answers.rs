@@ -132,6 +132,12 @@ answers! {
     struct JobDetail = job: listed::JobOverview {
         ..ListedJob = job.listed,
         max_fails: Option<u32>,
+        /// Number of unfinished tasks that a user holds
+        held_count: u32,
+        /// Whether tasks that are submitted later are held
+        holds_new: bool,
+        /// Limits that let no ready task of it start now, with their use
+        waits: Vec<String>,
         /// The notifications requested with --notify, in order
         notifications: Vec<Notification>,
         submits: Vec<Submit>,

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { StateBar, Strip, histogram, parameterTable } from "../charts.js";
-import { actions, allow, jobCommands } from "../dialog.js";
+import { Buttons, jobCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
 import { STATES, brief, count, duration, failure, moment, number, paramsText, plain, quoted, total, zone, zoned } from "../format.js";
 import { List } from "../list.js";
@@ -41,8 +41,7 @@ export function job(id) {
   const pace = h("span", { className: "muted pace" });
   const facts = h("dl", { className: "facts" });
   const why = h("p", { className: "why", hidden: true });
-  const cancel = h("button", { type: "button", className: "danger", "data-action": "cancel", disabled: true, onclick: () => actions.cancel(detail) }, "Cancel …");
-  const resubmit = h("button", { type: "button", "data-action": "resubmit", disabled: true, onclick: () => actions.resubmit(detail) }, "Resubmit failed …");
+  const buttons = new Buttons();
   const graph = h("a", { className: "button", href: `#/job/${id}/graph`, hidden: true }, "Graph");
   const cells = new Strip((found) => { location.hash = `#/job/${id}/task/${found}`; });
   const times = h("div");
@@ -77,7 +76,7 @@ export function job(id) {
   }
 
   async function loadWhy() {
-    if (detail?.state === "waiting") waits = await waitReason(id);
+    if (!detail || detail.state === "waiting") waits = await waitReason(id);
   }
 
   /** Separate, because it is read on the nodes of the tasks, which may be slow. */
@@ -112,12 +111,11 @@ export function job(id) {
     setText(pace, paceOf(known));
     const rows = factsOf(known);
     rebuild(facts, JSON.stringify(rows.map(([name, text]) => [name, text])), () => rows.flatMap(([name, text, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, text), isCopied ? copyButton(text, name) : null)]));
-    const reason = starvation(known) || (known.state === "waiting" ? waits : "");
+    const limits = known.waits.length > 0 ? `tasks wait for ${known.waits.join("; ")}` : "";
+    const reason = starvation(known) || (known.state === "waiting" && waits) || limits;
     show(why, reason !== "");
     setText(why, plain(reason.charAt(0).toUpperCase() + reason.slice(1)));
-    allow(cancel, known.tasks.waiting + known.tasks.running > 0);
-    allow(resubmit, known.tasks.failed > 0);
-    setText(resubmit, known.tasks.failed > 0 ? `Resubmit ${number(known.tasks.failed)} failed …` : "Resubmit failed …");
+    buttons.update(jobCommands(known));
     show(graph, known.submits.some((submit) => submit.is_graph));
   }
 
@@ -137,7 +135,7 @@ export function job(id) {
   }
 
   const shown = h("div", { className: "job" },
-    h("header", { className: "panel jobhead" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), graph, h("a", { className: "button", href: `#/timeline?job=${id}` }, "Timeline"), resubmit, cancel), h("div", { className: "progress" }, bar.element, counts, pace), why, facts),
+    h("header", { className: "panel jobhead" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), graph, h("a", { className: "button", href: `#/timeline?job=${id}` }, "Timeline"), buttons.element), h("div", { className: "progress" }, bar.element, counts, pace), why, facts),
     failureBox,
     parameters.element,
     panel("All tasks, in the order of their ids", cells.element),
@@ -170,7 +168,9 @@ function commandsOn(detail, hasGraph, table) {
 /** Why the first waiting task of a job does not run. @param {number} id */
 async function waitReason(id) {
   const { tasks: [first] } = await api.get(`/jobs/${id}/tasks?state=waiting&limit=1`);
-  return first ? `task ${number(first.id)} waits: ${explain(await api.get(`/jobs/${id}/tasks/${first.id}/explain`))}` : "";
+  if (!first) return "";
+  const reason = explain(await api.get(`/jobs/${id}/tasks/${first.id}/explain`));
+  return `task ${number(first.id)} ${reason.startsWith("it ") ? reason.slice(3) : `waits: ${reason}`}`;
 }
 
 /** The parameters of a job by state, and its tasks with a column for each. */
@@ -229,6 +229,7 @@ function factsOf(detail) {
   rows.push(["submitted", zoned(detail.submitted_ms)]);
   if (detail.finished_ms) rows.push(["ended", `${zoned(detail.finished_ms)}, after ${duration(detail.finished_ms - detail.submitted_ms)}`]);
   rows.push(["ran on", count(detail.worker_count, "worker")]);
+  if (detail.held_count > 0 || detail.holds_new) rows.push(["held", `${count(detail.held_count, "task")}${detail.holds_new ? " and those that are submitted later" : ""}`]);
   if (detail.is_open) rows.push(["open", `for more tasks, until hq job close ${detail.id}`]);
   if (detail.max_fails !== null) rows.push(["ends", `at more than ${number(detail.max_fails)} failures`]);
   for (const told of detail.notifications) {

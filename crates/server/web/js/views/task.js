@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { TimeChart } from "../charts.js";
-import { actions, allow, jobCommands } from "../dialog.js";
+import { Buttons, jobCommands, taskCommands } from "../dialog.js";
 import { h, rebuild, setText, show } from "../dom.js";
 import { bytes, count, duration, failure, number, paramsText, peakMemory, plain, quoted, zoned } from "../format.js";
 import { loaders, state } from "../live.js";
@@ -19,7 +19,7 @@ const ENV_OPEN_MAX = 5;
 export function task(jobId, id) {
   /** @type {Schemas["TaskDetail"] | null} */
   let found = null;
-  let [reason, isUnknown] = ["", false];
+  let [reason, isHeld, isUnknown] = ["", false, false];
   const title = h("h1", null, `Task ${number(id)} of job ${jobId}`);
   const word = chip();
   const why = h("p", { className: "why", hidden: true });
@@ -27,9 +27,7 @@ export function task(jobId, id) {
   const attempts = h("div");
   const usage = new UsageCharts();
   const job = () => state.jobs.get(jobId);
-  const resubmit = h("button", { type: "button", "data-action": "resubmit", hidden: true, onclick: () => actions.resubmit(job()) }, "Resubmit …");
-  const cancel = h("button", { type: "button", "data-action": "cancel", hidden: true, onclick: () => actions.cancelTask(jobId, found) }, "Cancel …");
-  const isLive = () => found?.state === "waiting" || found?.state === "running";
+  const buttons = new Buttons();
   const tail = new LogTail(jobId, { isStderr: chosen("stream") === "stderr", isAlone: true });
   tail.onChoose = () => choose({ stream: tail.stream });
 
@@ -42,7 +40,9 @@ export function task(jobId, id) {
       isUnknown = true;
       return;
     }
-    if (found?.state === "waiting") reason = explain(await api.get(`/jobs/${jobId}/tasks/${id}/explain`));
+    if (found?.state !== "waiting") return;
+    const answer = await api.get(`/jobs/${jobId}/tasks/${id}/explain`);
+    [reason, isHeld] = [explain(answer), answer.is_held];
   }
 
   function render() {
@@ -57,14 +57,10 @@ export function task(jobId, id) {
     show(why, text !== "");
     setText(why, text);
     why.classList.toggle("bad", Boolean(found.error));
-    show(cancel, isLive());
-    allow(cancel, true);
-    show(resubmit, found.state === "failed" && known !== undefined);
-    if (known) {
-      // Concerns the whole job, not this task alone; the text says so.
-      setText(resubmit, `Resubmit ${known.tasks.failed === 1 ? "it" : `all ${number(known.tasks.failed)} failed of job ${jobId}`} …`);
-      allow(resubmit, known.tasks.failed > 0);
-    }
+    // Concerns the whole job, not this task alone; the text says so.
+    const again = found.state === "failed" && known ? jobCommands(known).filter((one) => one.key === "R") : [];
+    const words = `Resubmit ${known?.tasks.failed === 1 ? "it" : `all ${number(known?.tasks.failed ?? 0)} failed of job ${jobId}`} …`;
+    buttons.update([...again.map((one) => ({ ...one, button: words })), ...taskCommands(jobId, found, isHeld)]);
     const rows = factsOf(found, state.summary?.now_ms);
     rebuild(facts, JSON.stringify(rows), () => rows.flatMap(([name, value, isCopied]) => [h("dt", null, name), h("dd", null, h("span", null, value), isCopied ? copyButton(value, name) : null)]));
     const shownNow = found;
@@ -81,7 +77,7 @@ export function task(jobId, id) {
   const definition = h("div");
   const neighbour = (by) => { if (id + by >= 0) location.hash = `#/job/${jobId}/task/${id + by}`; };
   const shown = h("div", { className: "task" },
-    h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), cancel, resubmit, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, usage.element, definition, attempts),
+    h("header", { className: "panel" }, h("div", { className: "headline" }, title, word.element, h("span", { className: "grow" }), buttons.element, h("a", { className: "button", href: `#/job/${jobId}` }, `Job ${jobId}`)), why, facts, usage.element, definition, attempts),
     h("section", { className: "panel logbox" }, h("h2", null, "Output"), tail.element));
   const unknown = absence(...missing(`task ${number(id)} in job ${jobId}`, "The job has no task with this id, or it may have been forgotten."), typed(`hq task list ${jobId}`), h("p", null, h("a", { href: `#/job/${jobId}` }, `Job ${jobId}`)));
   const reading = h("div", { className: "reading", role: "status" }, h("h1", null, `Task ${number(id)} of job ${jobId}`), h("p", { className: "muted" }, "Reading …"));
@@ -90,13 +86,15 @@ export function task(jobId, id) {
   function commands() {
     if (isUnknown) return [];
     const known = job();
+    const own = found ? taskCommands(jobId, found, isHeld) : [];
+    const keys = own.map((one) => one.key);
     return [
       ...tail.commands(),
       { name: "Next task", key: "j", act: () => neighbour(1) },
       { name: "Task before", key: "k", act: () => neighbour(-1) },
       { name: `Job ${jobId}`, key: "u", act: () => { location.hash = `#/job/${jobId}`; } },
-      ...(isLive() ? [{ name: `Cancel task ${id} …`, key: "x", act: () => actions.cancelTask(jobId, found) }] : []),
-      ...(known ? jobCommands(known) : []),
+      ...own,
+      ...(known ? jobCommands(known).filter((one) => !keys.includes(one.key)) : []),
     ];
   }
 

@@ -9,6 +9,8 @@ import { keepFresh } from "../live.js";
  * @typedef {object} Command
  * @property {string} name
  * @property {string} [key]
+ * @property {string} [button] The words on its button.
+ * @property {boolean} [isDanger]
  * @property {() => void} act
  */
 /**
