@@ -220,6 +220,34 @@ fn every_view_shows_a_real_run_and_jobs_can_be_acted_upon() {
     assert_eq!(screen.end(), Some(0));
 }
 
+#[test]
+fn limits_are_on_the_overview_and_name_what_keeps_a_job() {
+    let env = Env::with_worker(4);
+    let text = Screen::start(&env, &["dashboard"]).shows(&["0 running", "last events"]);
+    assert!(!text.contains("Limits"), "{text}");
+    env.hq(&["limit", "set", "db", "2"]).ok();
+    env.submit(&[
+        "--limit=db",
+        "--array=1-9",
+        "--name=a",
+        "--",
+        "sleep",
+        "1000",
+    ]);
+    let mut screen = Screen::start(&env, &["dashboard"]);
+    screen.shows(&[
+        "Limits",
+        "db  2       2 in use         7 waiting  by job 1 (2)",
+    ]);
+    screen.press("2\r");
+    screen.shows(&[
+        "2 running  7 waiting",
+        "waits for limit db: 2 of 2 in use by job 1 (2)",
+    ]);
+    screen.press("q");
+    assert_eq!(screen.end(), Some(0));
+}
+
 /// Waits until a file of the test exists.
 const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.05; done";
 

@@ -278,6 +278,38 @@ async fn held(client: &mut Client, job: &client::JobSummary) -> CliResult<String
     })
 }
 
+/// Returns the hold, limit or delay of the first waiting task of a job of which other tasks run.
+pub(super) async fn hindrance(
+    client: &mut Client,
+    job: &client::JobSummary,
+) -> CliResult<Option<String>> {
+    let counts = totals(job);
+    if counts.waiting == 0 || counts.running == 0 {
+        return Ok(None);
+    }
+    match client.explain_first_waiting(job.id).await? {
+        Some((task, found)) if found.waiting_dep_count == 0 => {
+            own_reason(client, job, (&task, &found)).await
+        }
+        Some(_) | None => Ok(None),
+    }
+}
+
+/// Returns why a task waits, apart from other tasks and workers.
+async fn own_reason(
+    client: &mut Client,
+    job: &client::JobSummary,
+    (task, explanation): (&client::TaskInfo, &client::Explanation),
+) -> CliResult<Option<String>> {
+    if explanation.is_held {
+        return held(client, job).await.map(Some);
+    }
+    Ok(reasons(explanation).first().map(|reason| {
+        let what = reason.strip_prefix("it ").unwrap_or(reason);
+        format!("task {} {what}", task.id)
+    }))
+}
+
 /// Returns why a job is waiting although some worker could run it.
 async fn behind(
     client: &mut Client,
@@ -305,12 +337,8 @@ async fn behind(
             format!("it starts after job {}", after.join(", "))
         }));
     }
-    if explanation.is_held {
-        return held(client, job).await.map(Some);
-    }
-    if let Some(reason) = reasons(&explanation).first() {
-        let what = reason.strip_prefix("it ").unwrap_or(reason);
-        return Ok(Some(format!("task {} {what}", task.id)));
+    if let Some(reason) = own_reason(client, job, (&task, &explanation)).await? {
+        return Ok(Some(reason));
     }
     if let Some(kept) = explanation.workers.iter().find_map(|row| row.kept.clone()) {
         return Ok(Some(kept));

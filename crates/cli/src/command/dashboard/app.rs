@@ -10,7 +10,7 @@ use crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 use hq_core::diagnosis::suspect_hosts;
-use hq_protocol::client::{JobSummary, Problem, WorkerInfo};
+use hq_protocol::client::{JobSummary, LimitInfo, Problem, WorkerInfo};
 use hq_store::reader::UsageStep;
 use hq_store::reader::run::EventRow;
 use ratatui::layout::{Position, Rect};
@@ -172,6 +172,8 @@ pub(super) struct App {
     pub(super) replay: Option<Replay>,
 
     pub(super) snapshot: Option<Snapshot>,
+    /// The limits across jobs. A journal does not tell how they are used.
+    pub(super) limits: Vec<LimitInfo>,
     pub(super) ended: Vec<Share>,
     /// The events, newest first.
     pub(super) events: Vec<EventRow>,

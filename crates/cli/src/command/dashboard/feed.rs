@@ -22,7 +22,7 @@ use super::log::Position;
 use super::model::{LogKey, TasksOf};
 use super::question::Action;
 use super::{job, read};
-use crate::client::{Client, ServerInfo};
+use crate::client::{Client, LimitList, ServerInfo};
 use crate::command::Context;
 use crate::error::{Caused as _, CliError, CliResult};
 use crate::source::journal::JournalFile;
@@ -214,7 +214,11 @@ impl Server {
         Ok(match topic {
             Topic::Everything => {
                 let snapshot = Snapshot::of_server(client, now).await?;
-                news(move |app| app.on_snapshot(snapshot))
+                let limits = client.ask(LimitList).await?.limits;
+                news(move |app| {
+                    app.on_snapshot(snapshot);
+                    app.limits = limits;
+                })
             }
             Topic::Problems => {
                 let mut found = client.ask(AskProblems::default()).await?.problems;

@@ -25,7 +25,10 @@ const BINS: i64 = 600;
 pub(super) async fn of_server(client: &mut Client, job: u32, now_ns: i64) -> CliResult<JobView> {
     let mut view = view(client, job, now_ns).await?;
     if let Some(summary) = client.job(&Selector::one(job)).await? {
-        let waits = situation::reason(client, &[summary]).await?;
+        let mut waits = situation::hindrance(client, &summary).await?;
+        if waits.is_none() {
+            waits = situation::reason(client, &[summary]).await?;
+        }
         view.waits = waits.map(|why| clean(&why));
     }
     let failed: BTreeSet<u32> = view.failures.iter().map(|failure| failure.task).collect();

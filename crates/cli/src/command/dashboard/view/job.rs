@@ -8,7 +8,9 @@ use ratatui::text::{Line, Span, Text};
 
 use super::Painter;
 use super::lists::took;
-use super::parts::{CLOCK_WIDTH, List, STRONG, clock_and_day, number, params_width, worst};
+use super::parts::{
+    CLOCK_WIDTH, List, STRONG, clock_and_day, number, params_width, worst, wrapped,
+};
 use crate::command::dashboard::model::{JobView, TaskRow};
 use crate::output::format::run_time;
 use crate::output::pace;
@@ -20,15 +22,25 @@ const STRIP_ROWS: u16 = 3;
 
 impl Painter<'_, '_> {
     pub(super) fn job(&mut self, area: Rect) {
+        let waits = self
+            .app
+            .view
+            .as_ref()
+            .and_then(|view| view.waits.as_deref());
+        let waits = waits.map(|why| wrapped(&format!("waits: {why}"), area.width.into()));
+        let waits = waits.unwrap_or_default();
         let rows = [
             Constraint::Length(1),
+            Constraint::Length(u16::try_from(waits.len()).unwrap_or(0)),
             Constraint::Length(STRIP_ROWS + 2),
             Constraint::Min(6),
             // A large screen has room for more than the last words.
             Constraint::Length((area.height / 3).clamp(6, 16)),
         ];
-        let [figures, strip, middle, output] = Layout::vertical(rows).areas(area);
+        let [figures, why, strip, middle, output] = Layout::vertical(rows).areas(area);
         self.job_figures(figures);
+        let style = self.theme.state("starving");
+        self.text(why, Text::from_iter(waits).style(style));
         let Some(view) = &self.app.view else {
             return self.text(strip, "reading the tasks ...");
         };
@@ -120,10 +132,6 @@ impl Painter<'_, '_> {
             count => format!(" {count} failed, last first "),
         };
         self.list(area, &title, list, rows);
-        if let Some(why) = view.waits.as_ref().filter(|_| rows.is_empty()) {
-            let style = self.theme.state("starving");
-            self.text(self.hits.rows, Text::styled(format!("waits: {why}"), style));
-        }
     }
 
     /// Draws the number of tasks by run time, from the first bin with tasks to the last one.

@@ -1,6 +1,6 @@
 //! The first view: current activity and problems.
 
-use hq_protocol::client::Problem;
+use hq_protocol::client::{LimitInfo, Problem};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span, Text};
@@ -19,6 +19,9 @@ use crate::text::fit;
 /// The heights of the figures and, if they fit, of the charts.
 const FIGURES: u16 = 5;
 const CHARTS: std::ops::RangeInclusive<u16> = 3..=6;
+const PROBLEMS_MIN: u16 = 4;
+/// The maximum number of limits that are shown.
+const LIMITS_MAX: u16 = 4;
 
 /// The name, the fixed maximum (or 0) and the color of the values in a column of the history.
 const CHARTS_SHOWN: [(&str, u64, Color); 3] = [
@@ -35,15 +38,31 @@ impl Painter<'_, '_> {
         // Problems are more important than charts.
         let wanted: usize = texts.iter().map(|text| wrapped(text, width).len()).sum();
         let wanted = u16::try_from(wanted + 2).unwrap_or(u16::MAX);
-        let left = area.height.saturating_sub(FIGURES).saturating_sub(wanted);
+        let limits = match self.app.limits.len() {
+            0 => 0,
+            count => 2 + u16::try_from(count).map_or(LIMITS_MAX, |count| count.min(LIMITS_MAX)),
+        };
+        // A small screen has no room for limits.
+        let room = area
+            .height
+            .saturating_sub(FIGURES + *CHARTS.start() + PROBLEMS_MIN);
+        let limits = if limits > room { 0 } else { limits };
+        let left = area
+            .height
+            .saturating_sub(FIGURES + limits)
+            .saturating_sub(wanted);
         let rows = [
             Constraint::Length(FIGURES),
+            Constraint::Length(limits),
             Constraint::Length(left.clamp(*CHARTS.start(), *CHARTS.end())),
-            Constraint::Min(4),
+            Constraint::Min(PROBLEMS_MIN),
         ];
-        let [figures, charts, problems] = Layout::vertical(rows).areas(area);
+        let [figures, limits, charts, problems] = Layout::vertical(rows).areas(area);
         if let Some(snapshot) = &self.app.snapshot {
             self.figures(figures, snapshot);
+        }
+        if !limits.is_empty() {
+            self.limits(limits);
         }
         self.charts(charts);
         self.problems(problems, &texts);
@@ -99,6 +118,44 @@ impl Painter<'_, '_> {
             " Tasks ",
             vec![line.into(), bar.into(), figures.into()],
         );
+    }
+
+    /// Draws the limits, those with the most waiting tasks first.
+    fn limits(&mut self, area: Rect) {
+        let mut limits: Vec<&LimitInfo> = self.app.limits.iter().collect();
+        limits.sort_by_key(|limit| std::cmp::Reverse(limit.waiting));
+        let widest = |length: fn(&LimitInfo) -> usize| {
+            let lengths = limits.iter().map(|limit| length(limit));
+            lengths.max().unwrap_or(0)
+        };
+        let (names, bounds) = (widest(|one| one.name.len()), widest(|one| one.bound.len()));
+        let line = |limit: &&LimitInfo| {
+            let users = limit.users.iter();
+            let users = users.map(|user| format!("job {} ({})", user.job, number(user.used)));
+            let lost = (limit.lost > 0).then(|| format!("lost workers ({})", number(limit.lost)));
+            let users: Vec<String> = users.chain(lost).collect();
+            let by = if users.is_empty() { "" } else { "  by " };
+            let text = format!(
+                "{:names$}  {:>bounds$}  {:>6} in use  {:>8} waiting{by}{}",
+                limit.name,
+                limit.bound,
+                number(limit.used),
+                number(limit.waiting),
+                users.join(", ")
+            );
+            let style = match limit.waiting {
+                0 => Style::new(),
+                1.. => self.theme.color(Color::Yellow),
+            };
+            Line::styled(fit(&text, area.width.saturating_sub(2).into()), style)
+        };
+        let shown = usize::from(area.height.saturating_sub(2));
+        let lines = limits.iter().take(shown).map(line).collect();
+        let title = match limits.len() {
+            all if all > shown => format!(" Limits ({shown} of {all}) "),
+            _ => " Limits ".to_owned(),
+        };
+        self.framed(area, &title, lines);
     }
 
     fn charts(&mut self, area: Rect) {

@@ -3,7 +3,8 @@
 use hq_core::curve::{Asked, Curve, GpuCurve, GpusGiven};
 use hq_core::job::TaskTotals;
 use hq_protocol::client::{
-    AllocAllocation, JobSummary, ResourceUse, RuntimeInfo, TaskStats, WorkerInfo, worker_info,
+    AllocAllocation, JobSummary, LimitInfo, LimitUser, ResourceUse, RuntimeInfo, TaskStats,
+    WorkerInfo, worker_info,
 };
 use hq_protocol::common::{
     IndexGroup, IndexGroups, ResourceDescriptor, ResourceItem, WorkerConfig, resource_item::Kind,
@@ -184,6 +185,42 @@ fn the_overview_names_what_is_wrong() {
             "q quit",
         ],
     );
+}
+
+#[test]
+fn limits_have_their_place_if_there_are_any() {
+    let mut app = sick_run();
+    assert!(!screen(&mut app, 80, 24).contains("Limits"));
+    let limit = |name: &str, bound: &str, used, waiting, users: &[(u32, u64)]| LimitInfo {
+        name: name.to_owned(),
+        bound: bound.to_owned(),
+        used,
+        users: users
+            .iter()
+            .map(|&(job, used)| LimitUser { job, used })
+            .collect(),
+        waiting,
+        ..LimitInfo::default()
+    };
+    app.limits = vec![
+        limit("api", "50/s", 0, 0, &[]),
+        limit("db", "10", 10, 4_990, &[(7, 8), (9, 2)]),
+    ];
+    let text = screen(&mut app, 80, 24);
+    shows(
+        &text,
+        &[
+            " Limits ",
+            "db     10      10 in use     4 990 waiting  by job 7 (8), job 9 (2)",
+            "api  50/s       0 in use         0 waiting ",
+            "Failing job",
+        ],
+    );
+    let row = |what| text.lines().position(|line| line.contains(what));
+    assert!(row("db ") < row("api "), "{text}");
+    app.limits = (0..9).map(|_| app.limits[0].clone()).collect();
+    shows(&screen(&mut app, 80, 24), &[" Limits (4 of 9) "]);
+    assert!(!screen(&mut app, 60, 14).contains("Limits"), "no room");
 }
 
 #[test]
