@@ -212,6 +212,31 @@ def hold_and_signal(page, url, folder, examiner):
     expect(page.get_by_role("button", name="Signal")).to_have_count(0)
 
 
+def see_limits(page, url, folder, examiner):
+    """Checks limits on the overview, which shows them only if there are any, and on the page of a job."""
+    def hq(*args):
+        return subprocess.run([os.environ["HQ"], *args], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    page.goto(url + "/#/overview")
+    expect(page.get_by_role("heading", name="Cluster")).to_be_visible()
+    limits = page.locator(".limits")
+    expect(limits).to_be_hidden()
+    hq("limit", "set", "db", "1")
+    job = hq("submit", "--output-mode=quiet", "--limit=db", "--array=1-3", "--cpus=0.1", "--", "sleep", "1000")
+    row = limits.get_by_role("row", name="db")
+    expect(row.get_by_role("cell")).to_have_text(["db", "1", "1", "2", f"{job} (1)"])
+    examiner.examine("limits")
+    row.get_by_role("link", name=job).click()
+    expect(page).to_have_url(re.compile(f"#/job/{job}$"))
+    expect(page.locator(".jobhead .why")).to_contain_text(f"Tasks wait for limit db: 1 of 1 in use by job {job} (1)")
+    hq("job", "cancel", job)
+    hq("limit", "remove", "db")
+    expect(page.locator(".jobhead .why")).to_be_hidden()
+    page.goto(url + "/#/overview")
+    expect(page.get_by_role("heading", name="Cluster")).to_be_visible()
+    expect(limits).to_be_hidden()
+
+
 def acknowledge_a_problem(page, url):
     """Acknowledges a problem with the mouse, and takes that back with keys."""
     page.goto(url + "/#/overview")
@@ -335,6 +360,7 @@ def main():
             show_every_view(page, url)
             look_at_parameters(page, url, folder, examiner)
             hold_and_signal(page, url, folder, examiner)
+            see_limits(page, url, folder, examiner)
             begin_anew_after_a_gap(page, url)
             states.reading_only(page, url, read_token)
         finally:

@@ -26,6 +26,8 @@ export const state = {
   workers: [],
   /** @type {Schemas["Queue"][]} */
   queues: [],
+  /** @type {Schemas["Limit"][]} */
+  limits: [],
   /** @type {Schemas["Share"][]} */
   shares: [],
   /** @type {Schemas["Problem"][]} */
@@ -228,13 +230,14 @@ function take(jobs) {
 
 /**
  * Loaders that several views share, as arguments of `keepFresh`.
- * @type {Record<"summary" | "jobs" | "workers" | "queues" | "problems" | "shares", [string, () => Promise<void>, number?]>}
+ * @type {Record<"summary" | "jobs" | "workers" | "queues" | "limits" | "problems" | "shares", [string, () => Promise<void>, number?]>}
  */
 export const loaders = {
   summary: ["summary", loadSummary],
   jobs: ["jobs", loadJobs],
   workers: ["workers", async () => { state.workers = (await api.get("/workers")).workers; }],
   queues: ["queues", async () => { state.queues = (await api.get("/queues")).queues; }, 1_000],
+  limits: ["limits", async () => { state.limits = (await api.get("/limits")).limits; }, 1_000],
   problems: ["problems", async () => {
     const found = await api.get("/problems");
     state.problems = found.problems;

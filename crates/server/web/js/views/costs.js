@@ -7,7 +7,7 @@ import { brief, bytes, count, duration, failure, number, paramsText, peakMemory,
 import { state } from "../live.js";
 import { linkOf } from "../problems.js";
 import { STEPS } from "./overview.js";
-import { chip, panel, view } from "./view.js";
+import { chip, panel, table, view } from "./view.js";
 
 /** @typedef {import("../live.js").Schemas} Schemas */
 
@@ -111,14 +111,6 @@ function wrong() {
   if (shown.length === 0) return null;
   return panel("What went wrong", h("ul", null, shown.map((found) => h("li", null, found.heading, " ", h("a", { href: linkOf(found) }, plain(found.title)), `: ${plain(found.text)}.`))),
     more > 0 ? h("p", { className: "muted" }, `and ${number(more)} more`) : null);
-}
-
-/** A table; a head that begins with ">" is of numbers. */
-function table(heads, rows) {
-  const sides = heads.map((name) => (name.startsWith(">") ? "right" : ""));
-  return h("div", { className: "scroll" }, h("table", null,
-    h("thead", null, h("tr", null, heads.map((name, at) => h("th", { scope: "col", className: sides[at] }, name.replace(">", ""))))),
-    h("tbody", null, rows.map((cells) => h("tr", null, cells.map((cell, at) => h("td", { className: sides[at] }, cell)))))));
 }
 
 const jobLink = (id) => h("a", { href: `#/job/${id}` }, String(id));

@@ -9,7 +9,7 @@ import { keepFresh, loaders, state } from "../live.js";
 import { ageOf, hiddenText, isOpen, jobWord, linkOf } from "../problems.js";
 import { Steps } from "../steps.js";
 import { choose, oneOf } from "../url.js";
-import { chip, emptiness, panel, view } from "./view.js";
+import { chip, emptiness, panel, table, view } from "./view.js";
 
 /** Period for averaging the rate. */
 const RATE_MS = 10_000;
@@ -21,6 +21,9 @@ const SPAN_MIN_MS = 10_000;
 /** Units of one whole of a resource. */
 const UNITS = 10_000;
 const JOBS_SHOWN = 8;
+const LIMITS_SHOWN = 6;
+/** Jobs that are named for a limit. */
+const USERS_SHOWN = 5;
 /** The history is read again after the longer of this time and this multiple of the last read; samples have newer data. A short
  * history is read more often, because it grows. */
 const HISTORY_MS = 60_000;
@@ -39,6 +42,7 @@ export function overview() {
   const throughput = new TimeChart("Tasks that ended, over time");
   const cpus = new TimeChart("Cpus in use, over time", { unit: " cpus", isArea: true });
   const meters = h("div", { className: "meters" });
+  const limits = h("div", { className: "limits", hidden: true });
   const known = new Map();
   const rows = Array.from({ length: JOBS_SHOWN }, jobRow);
   const active = h("div", { className: "cards" }, rows.map((row) => row.element));
@@ -100,6 +104,8 @@ export function overview() {
     const left = summary.tasks.waiting + summary.tasks.running;
     setText(eta, perSecond > 0 && left > 0 ? ` at this rate done in ${duration((left / perSecond) * 1000)}` : "");
     renderMeters(summary);
+    show(limits, state.limits.length > 0);
+    rebuild(limits, JSON.stringify(state.limits), () => limitsOf(state.limits));
     if (history) {
       throughput.update(ends(history, state.samples));
       cpus.update(usage(history, state.samples));
@@ -142,7 +148,7 @@ export function overview() {
   const element = h("div", { className: "overview" },
     h("section", { className: "panel problembox" }, title, problems, quiet),
     h("section", { className: "panel" }, h("h2", null, "Tasks"), h("div", { className: "tiles" }, tiles.map((one) => one.element)), h("p", { className: "rate" }, rate, eta)),
-    panel("Cluster", meters),
+    panel("Cluster", meters, limits),
     h("section", { className: "panel charted" }, h("h2", null, "Tasks that ended ", span), throughput.element),
     h("section", { className: "panel charted" }, h("h2", null, "Cpus in use"), cpus.element),
     h("section", { className: "panel wide" }, activeTitle, active, idle));
@@ -154,10 +160,29 @@ export function overview() {
     list: moves,
     focus() {},
     commands: () => commandsOn(moves.current),
-    fresh: [loaders.jobs, loaders.workers, loaders.queues],
+    fresh: [loaders.jobs, loaders.workers, loaders.queues, loaders.limits],
     parts: [throughput, cpus],
     close: () => end(),
   });
+}
+
+/** Limits across jobs, those with the most waiting tasks first. */
+function limitsOf(all) {
+  const shown = [...all].sort((a, b) => b.waiting - a.waiting).slice(0, LIMITS_SHOWN);
+  const more = all.length - shown.length;
+  return [
+    h("h3", null, "Limits"),
+    table(["Name", ">Limit", ">In use", ">Waiting", "Used by jobs"], shown.map((one) => [plain(one.name), plain(one.bound), number(one.used), number(one.waiting), usersOf(one)])),
+    more > 0 ? h("p", { className: "muted" }, `and ${number(more)} more; \`hq limit list\` lists them`) : null,
+  ];
+}
+
+/** The jobs that use a limit, as links. */
+function usersOf({ name, jobs, lost }) {
+  const parts = jobs.slice(0, USERS_SHOWN).map(({ job, used }) => [h("a", { href: `#/job/${job}`, "data-focus": `${name} ${job}` }, String(job)), ` (${number(used)})`]);
+  if (jobs.length > USERS_SHOWN) parts.push([`${number(jobs.length - USERS_SHOWN)} more`]);
+  if (lost > 0) parts.push([`lost workers (${number(lost)})`]);
+  return parts.map((part, at) => (at > 0 ? [", ", part] : part));
 }
 
 /** Text without problems, or without data. */

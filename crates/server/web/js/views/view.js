@@ -69,6 +69,14 @@ export function panel(title, ...content) {
   return h("section", { className: "panel" }, h("h2", null, title), ...content);
 }
 
+/** A table; a head that begins with ">" is of numbers. */
+export function table(heads, rows) {
+  const sides = heads.map((name) => (name.startsWith(">") ? "right" : ""));
+  return h("div", { className: "scroll" }, h("table", { className: "sums" },
+    h("thead", null, h("tr", null, heads.map((name, at) => h("th", { scope: "col", className: sides[at] }, name.replace(">", ""))))),
+    h("tbody", null, rows.map((cells) => h("tr", null, cells.map((cell, at) => h("td", { className: sides[at] }, cell)))))));
+}
+
 /** A state as a colored word. */
 export function chip() {
   const element = h("span", { className: "chip" });
