@@ -74,10 +74,10 @@ impl Factors {
 }
 
 impl Ask {
-    /// Returns the request as submitted, or as grown.
+    /// Returns the request as submitted, or as grown. `is_sized` says whether the memory is learned.
     #[must_use]
-    pub fn grown(task: &TaskTemplate, scale: Scale) -> Self {
-        let is_sized = task.learn.memory.is_some() && scale != Scale::default();
+    pub fn grown(is_sized: bool, scale: Scale) -> Self {
+        let is_sized = is_sized && scale != Scale::default();
         let memory = is_sized.then(|| Amount(scaled(AUTO_BASE.0.into(), scale.memory)));
         Self {
             scale,
@@ -122,11 +122,14 @@ pub fn ask(task: &TaskTemplate, own: Factors, learned: Ask, most: Duration) -> A
     let ask = if own.scale == Scale::default() {
         learned
     } else {
-        Ask::grown(task, own.scale)
+        Ask::grown(task.learn.memory.is_some(), own.scale)
     };
     // Like every other task, it starts only on workers that would have given most tasks enough
-    // time.
-    let min_time = learned.min_time.max(own.wanted.min(most));
+    // time. The user may have set a time request meanwhile.
+    let min_time = match is_predicted(task) {
+        true => learned.min_time.max(own.wanted.min(most)),
+        false => Duration::ZERO,
+    };
     Ask { min_time, ..ask }
 }
 
@@ -269,7 +272,7 @@ mod tests {
 
     /// Returns the memory and the time limit at this scale.
     fn gets(task: &TaskTemplate, scale: Scale) -> (Option<Amount>, Option<Duration>) {
-        let task = Ask::grown(task, scale).task(task);
+        let task = Ask::grown(task.learn.memory.is_some(), scale).task(task);
         (memory(&task.requests), task.time_limit)
     }
 
@@ -382,7 +385,7 @@ mod tests {
             lifetime: Some(HOUR * 5 / 4),
         };
         let scale = after(&task, Scale::default(), &Outcome::TimeLimit, largest);
-        let requests = Ask::grown(&task, scale).task(&task).requests;
+        let requests = Ask::grown(false, scale).task(&task).requests;
         assert_eq!(requests.as_slice()[0].min_time, HOUR * 5 / 4);
     }
 

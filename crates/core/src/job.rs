@@ -15,6 +15,7 @@ mod jobs;
 mod origins;
 mod outline;
 mod restore;
+mod revised;
 mod sent;
 mod state;
 mod templates;
@@ -46,6 +47,10 @@ use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
 use origins::Origins;
 pub use origins::Repeat;
+pub use revised::{
+    JobChange, JobRevised, KeptChanges, REVISED_SUBMITS_MAX, RevisedParts, RevisedTasks, Revisions,
+    TaskChange,
+};
 pub use state::JobState;
 pub use totals::{JobTotals, PerState, TaskCounts, TaskTotals, Totals};
 
@@ -213,6 +218,8 @@ pub struct Submit {
     pub asks: Asks,
     /// The tasks that a user holds, by index.
     pub held: IndexSet,
+    /// The changes of tasks after the submit.
+    pub revisions: Option<Box<Revisions>>,
 }
 
 impl Submit {

@@ -46,7 +46,7 @@ pub enum PinMode {
 }
 
 /// How many worker losses a task survives.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CrashLimit {
     /// The task fails at the first loss of its worker, for any reason.
     NeverRestart,

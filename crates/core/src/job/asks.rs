@@ -14,7 +14,6 @@ use crate::growth::{Scale, memory};
 use crate::id::InstanceId;
 use crate::sizing::{Needs, TASKS_MIN, kib};
 use crate::task::{Phase, TaskEnd};
-use crate::template::TaskTemplate;
 
 /// After a restart, the server learns from at most this many tasks of a submit. More would
 /// only delay the start.
@@ -39,8 +38,8 @@ pub struct Learned {
     due: u64,
     /// The request of tasks without factors.
     pub(crate) ask: Ask,
-    /// The current template of the tasks with these factors.
-    now: BTreeMap<Factors, Arc<SharedTemplate>>,
+    /// The current template of the tasks with this requested template and these factors.
+    now: BTreeMap<(TemplateId, Factors), Arc<SharedTemplate>>,
 }
 
 impl Learned {
@@ -50,7 +49,7 @@ impl Learned {
             needs: Needs::default(),
             due: TASKS_MIN,
             ask: Ask::default(),
-            now: [(Factors::default(), asked)].into(),
+            now: [((asked.id, Factors::default()), asked)].into(),
         }
     }
 
@@ -67,14 +66,15 @@ impl Learned {
         self.due = TASKS_MIN.max(count + count / 2);
     }
 
-    /// Returns the distinct factors of tasks, starting with those without any.
-    pub(crate) fn factors(&self) -> Vec<Factors> {
+    /// Returns the distinct requested templates and factors of tasks. Each template first occurs
+    /// without factors.
+    pub(crate) fn kinds(&self) -> Vec<(TemplateId, Factors)> {
         self.now.keys().copied().collect()
     }
 
-    /// Sets the template of all tasks with these factors.
-    pub(crate) fn set(&mut self, own: Factors, template: Arc<SharedTemplate>) {
-        self.now.insert(own, template);
+    /// Sets the template of all tasks with this requested template and these factors.
+    pub(crate) fn set(&mut self, kind: (TemplateId, Factors), template: Arc<SharedTemplate>) {
+        self.now.insert(kind, template);
     }
 }
 
@@ -104,14 +104,14 @@ impl Asks {
         own: Factors,
     ) -> bool {
         self.own.insert((index, from), own);
-        let template = self.special(asked.id, &asked.task, own.uncut());
+        let template = self.special(asked.id, asked.task.learn.memory.is_some(), own.uncut());
         let template = Arc::clone(template.unwrap_or(asked));
         let Some(learned) = &mut self.learned else {
             return false;
         };
-        let is_new = !learned.now.contains_key(&own);
+        let is_new = !learned.now.contains_key(&(asked.id, own));
         if is_new {
-            learned.set(own, template);
+            learned.set((asked.id, own), template);
         }
         is_new
     }
@@ -121,12 +121,12 @@ impl Asks {
     pub(crate) fn special(
         &self,
         asked: TemplateId,
-        task: &TaskTemplate,
+        is_sized: bool,
         own: Factors,
     ) -> Option<&Arc<SharedTemplate>> {
         let learned = self.learned.as_ref();
-        let now = learned.and_then(|learned| learned.now.get(&own));
-        now.or_else(|| self.grown(asked, task, own.scale))
+        let now = learned.and_then(|learned| learned.now.get(&(asked, own)));
+        now.or_else(|| self.grown(asked, is_sized, own.scale))
     }
 
     /// Returns the template of tasks with this scale, regardless of the needs of other tasks.
@@ -134,14 +134,14 @@ impl Asks {
     pub(super) fn grown(
         &self,
         asked: TemplateId,
-        task: &TaskTemplate,
+        is_sized: bool,
         scale: Scale,
     ) -> Option<&Arc<SharedTemplate>> {
         // This is the case for most tasks.
         if scale == Scale::default() {
             return None;
         }
-        self.made.get(&(asked, Ask::grown(task, scale)))
+        self.made.get(&(asked, Ask::grown(is_sized, scale)))
     }
 
     /// Returns an existing template with this request.
@@ -161,9 +161,8 @@ impl Asks {
         self.made.insert((asked, ask), made);
     }
 
-    /// Splits `from..to` at the tasks that have their own factors. If the submit has a single
-    /// template, each part needs only one.
-    pub(crate) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
+    /// Splits `from..to` at the tasks that have their own factors.
+    pub(super) fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
         let mut parts: Vec<(u32, u32)> = Vec::new();
         let mut before = Factors::default();
         let mut add = |from: u32, to: u32, own: Factors| match parts.last_mut() {
@@ -221,6 +220,13 @@ impl Job {
 }
 
 impl Submit {
+    /// Splits `from..to` at the tasks whose requests may differ. If the submit has a single template,
+    /// each part needs only one.
+    pub(crate) fn parts(&self, from: u32, to: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let changes = self.changes(from, to).into_iter();
+        changes.flat_map(|(from, to, _)| self.asks.parts(from, to))
+    }
+
     /// Returns the memory in KiB that a finished task needed. The recorded usage is the usage of
     /// the largest process of the task, but the worker limits the sum over all processes. If the
     /// request has grown, the grant sufficed.

@@ -50,12 +50,10 @@ impl Submit {
 }
 
 impl Job {
-    /// Holds or releases the waiting tasks among `tasks`. `None` means all tasks, also the next
-    /// attempts of running ones, and those that are submitted later.
-    pub(crate) fn hold(&mut self, tasks: Option<&IdArray>, is_held: bool) -> HoldParts {
-        let parts: Vec<(u32, Range<u32>)> = match tasks {
+    /// Returns the positions of `tasks`, or of all tasks, as parts of submits.
+    pub(super) fn parts(&self, tasks: Option<&IdArray>) -> Vec<(u32, Range<u32>)> {
+        match tasks {
             None => {
-                self.holds_new = is_held && self.is_open;
                 let submits = self.submits.iter().zip(0..);
                 let whole = submits.map(|(submit, number)| (number, 0..submit.ids.len()));
                 whole.collect()
@@ -66,7 +64,16 @@ impl Job {
                 runs.map(|(slot, count)| (slot.submit, part(slot, count)))
                     .collect()
             }
-        };
+        }
+    }
+
+    /// Holds or releases the waiting tasks among `tasks`. `None` means all tasks, also the next
+    /// attempts of running ones, and those that are submitted later.
+    pub(crate) fn hold(&mut self, tasks: Option<&IdArray>, is_held: bool) -> HoldParts {
+        let parts = self.parts(tasks);
+        if tasks.is_none() {
+            self.holds_new = is_held && self.is_open;
+        }
         let mut found = HoldParts::default();
         let (mut ids, mut sent, mut running) = (Vec::new(), Vec::new(), Vec::new());
         for (number, part) in parts {

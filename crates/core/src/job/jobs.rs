@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::followers::Followers;
@@ -90,9 +91,8 @@ impl Jobs {
     }
 
     /// Returns the definition of a task with the grant of its next instance, or of its last one.
-    pub(crate) fn definition(&self, at: TaskAt) -> Option<&TaskTemplate> {
-        let definition = self.submit(at.submit())?.definition(at.slot.index);
-        definition.map(|definition| &**definition)
+    pub(crate) fn definition(&self, at: TaskAt) -> Option<Arc<TaskTemplate>> {
+        self.submit(at.submit())?.definition(at.slot.index)
     }
 
     /// Returns the highest id ever assigned.

@@ -41,6 +41,7 @@ impl Submit {
             tasks: self.tasks.outline(),
             asks: Asks::default(),
             held: IndexSet::new(),
+            revisions: self.revisions.clone(),
         }
     }
 }

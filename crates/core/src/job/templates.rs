@@ -15,8 +15,8 @@ impl Submit {
     /// not match if the task's request has not grown and the task started before the current
     /// requests were learned.
     fn special_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
-        let (id, task) = self.asked(index)?;
-        self.asks.special(id, task, self.asks.own(index))
+        let (id, is_sized) = self.asked(index)?;
+        self.asks.special(id, is_sized, self.asks.own(index))
     }
 
     /// Returns the template of a task with the grant of its next instance, or of its last one.
@@ -28,8 +28,9 @@ impl Submit {
 
     /// Returns the user's part of [`Self::template`].
     #[must_use]
-    pub fn definition(&self, index: u32) -> Option<&Arc<TaskTemplate>> {
+    pub fn definition(&self, index: u32) -> Option<Arc<TaskTemplate>> {
         let special = self.special_template(index).map(|special| &special.task);
+        let special = special.map(Arc::clone);
         special.or_else(|| self.asked_definition(index))
     }
 
@@ -39,10 +40,15 @@ impl Submit {
     pub fn queue_key(&self, index: u32) -> Option<QueueKey> {
         let class = match (self.special_template(index), &self.kind) {
             (Some(special), _) => special.class,
-            (None, SubmitKind::Array { template, .. }) => template.class,
-            (None, SubmitKind::Graph { classes, .. }) => *classes.get(self.template_of(index)?)?,
+            (None, SubmitKind::Array { template, .. }) => {
+                self.revised_template(index).unwrap_or(template).class
+            }
+            (None, SubmitKind::Graph { classes, .. }) => {
+                self.revised_class(index, *classes.get(self.template_of(index)?)?)
+            }
         };
-        let priority = self.definition(index)?.priority;
+        let changed = self.change(index).and_then(|change| change.priority);
+        let priority = changed.unwrap_or(self.submitted_definition(index)?.priority);
         (class != ClassId::UNKNOWN).then(|| QueueKey::new(priority, class))
     }
 
@@ -55,47 +61,63 @@ impl Submit {
 
     /// Returns the definition of a task with the grant of an earlier instance.
     #[must_use]
-    pub fn definition_at(&self, index: u32, instance: InstanceId) -> Option<&Arc<TaskTemplate>> {
+    pub fn definition_at(&self, index: u32, instance: InstanceId) -> Option<Arc<TaskTemplate>> {
         let grown = self.grown(index, self.asks.own_at(index, instance));
-        let grown = grown.map(|grown| &grown.task);
+        let grown = grown.map(|grown| Arc::clone(&grown.task));
         grown.or_else(|| self.asked_definition(index))
     }
 
     /// Returns the template of a task that has grown to these factors.
     fn grown(&self, index: u32, own: Factors) -> Option<&Arc<SharedTemplate>> {
-        let (id, task) = self.asked(index)?;
-        self.asks.grown(id, task, own.scale)
+        let (id, is_sized) = self.asked(index)?;
+        self.asks.grown(id, is_sized, own.scale)
     }
 
-    /// Returns the template of a task as requested.
+    /// Returns the template of a task as requested, with later changes of the user.
     #[must_use]
     pub fn asked_template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
         let classes = match &self.kind {
-            SubmitKind::Array { template, .. } => return Some(Arc::clone(template)),
+            SubmitKind::Array { template, .. } => {
+                let template = self.revised_template(index).unwrap_or(template);
+                return Some(Arc::clone(template));
+            }
             SubmitKind::Graph { classes, .. } => classes,
         };
         Some(Arc::new(SharedTemplate {
             id: self.asked(index)?.0,
             header: Arc::clone(&self.header),
-            class: *classes.get(self.template_of(index)?)?,
-            task: Arc::clone(self.asked_definition(index)?),
+            class: self.revised_class(index, *classes.get(self.template_of(index)?)?),
+            task: self.asked_definition(index)?,
         }))
     }
 
-    /// Returns the id and the definition of a task's template as requested.
-    fn asked(&self, index: u32) -> Option<(TemplateId, &TaskTemplate)> {
-        let id = match &self.kind {
-            SubmitKind::Array { template, .. } => template.id,
-            SubmitKind::Graph { first, .. } => {
-                let number = u32::try_from(self.template_of(index)?).ok()?;
-                TemplateId(first.0.saturating_add(number))
+    /// Returns the id of a task's template as requested, and whether its memory is learned.
+    fn asked(&self, index: u32) -> Option<(TemplateId, bool)> {
+        let number = self.template_of(index)?;
+        let id = match (&self.kind, self.revised_id(index, number)) {
+            (_, Some(id)) => id,
+            (SubmitKind::Array { template, .. }, None) => template.id,
+            (SubmitKind::Graph { first, .. }, None) => {
+                TemplateId(first.0.saturating_add(u32::try_from(number).ok()?))
             }
         };
-        Some((id, self.asked_definition(index)?))
+        Some((id, self.submitted_definition(index)?.learn.memory.is_some()))
     }
 
-    /// Returns the definition of a task as requested.
-    fn asked_definition(&self, index: u32) -> Option<&Arc<TaskTemplate>> {
+    /// Returns the definition of a task as requested, with later changes of the user.
+    fn asked_definition(&self, index: u32) -> Option<Arc<TaskTemplate>> {
+        if let Some(revised) = self.revised_template(index) {
+            return Some(Arc::clone(&revised.task));
+        }
+        let task = self.submitted_definition(index)?;
+        Some(match self.change(index) {
+            Some(change) => Arc::new(change.applied(task)),
+            None => Arc::clone(task),
+        })
+    }
+
+    /// Returns the definition of a task as submitted.
+    pub(crate) fn submitted_definition(&self, index: u32) -> Option<&Arc<TaskTemplate>> {
         self.definitions().get(self.template_of(index)?)
     }
 
@@ -109,7 +131,7 @@ impl Submit {
         }
     }
 
-    /// Returns the distinct definitions of the submit's tasks, as requested.
+    /// Returns the distinct definitions of the submit's tasks, as submitted.
     #[must_use]
     pub fn definitions(&self) -> &[Arc<TaskTemplate>] {
         match &self.kind {
@@ -133,13 +155,18 @@ impl Submit {
         else {
             return;
         };
-        let part = part.start as usize..(part.end as usize).min(template_of.len());
-        for number in template_of.get(part).unwrap_or_default() {
-            let number = *number as usize;
-            if let (Some(class), Some(task)) = (classes.get_mut(number), templates.get(number))
-                && *class == ClassId::UNKNOWN
-            {
-                *class = intern(&task.requests);
+        let end = part
+            .end
+            .min(u32::try_from(template_of.len()).unwrap_or(u32::MAX));
+        for index in part.start..end {
+            let number = template_of[index as usize] as usize;
+            if let (Some(class), Some(task)) = (classes.get_mut(number), templates.get(number)) {
+                if *class == ClassId::UNKNOWN {
+                    *class = intern(&task.requests);
+                }
+                if let Some(revisions) = &mut self.revisions {
+                    revisions.note_class(index, (*class, task), &mut intern);
+                }
             }
         }
     }

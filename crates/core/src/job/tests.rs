@@ -37,6 +37,7 @@ fn submit(ids: IdArray) -> Submit {
         spent: Spent::default(),
         asks: Asks::default(),
         held: IndexSet::new(),
+        revisions: None,
     }
 }
 

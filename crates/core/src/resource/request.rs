@@ -47,6 +47,12 @@ impl ResourceEntry {
         }
     }
 
+    /// Returns whether the entry asks for nothing. In a change of a task, it removes a request.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.units() == Some(0)
+    }
+
     /// Returns the units that the entry asks for, or `None` for all units of a worker.
     pub(crate) fn units(&self) -> Option<u64> {
         (self.policy != Policy::All).then_some(self.amount.0)

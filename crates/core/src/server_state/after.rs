@@ -47,7 +47,7 @@ impl Review {
     fn release(&mut self, submit: &Submit, from: u32, to: u32) {
         // A single task has one request.
         if to - from > 1 {
-            for (from, to) in submit.asks.parts(from, to) {
+            for (from, to) in submit.parts(from, to) {
                 let key = submit.queue_key(from);
                 self.free.extend(key.map(|key| (key, from, to)));
             }

@@ -18,7 +18,7 @@ use crate::ask::{Ask, Factors, Failed, Offered, ask, grow, had_most, is_predicte
 use crate::class::{ClassId, QueueKey};
 use crate::growth::{Grant, GrowSpec, Scale, memory, min_time};
 use crate::id::{InstanceId, JobId, TaskId, WorkerId};
-use crate::job::{Asks, Learned, SharedTemplate, SubmitAt, SubmitKind, TaskAt};
+use crate::job::{Asks, Learned, SharedTemplate, SubmitAt, SubmitKind, TaskAt, TemplateId};
 use crate::outcome::Outcome;
 use crate::sizing::{FirstMemory, RETRIES, TASKS_MIN, coarse, memory_amount};
 use crate::template::TaskTemplate;
@@ -122,11 +122,17 @@ impl ServerState {
     pub(super) fn look_at(&mut self, now: Time, at: SubmitAt) -> usize {
         let mut cost = 1;
         let submit = self.jobs.submit(at);
-        let Some(asked) = submit.and_then(|submit| submit.asked_template(0)) else {
+        let Some(SubmitKind::Array { template, .. }) = submit.map(|submit| &submit.kind) else {
             return cost;
         };
-        for own in self.learn_at(now, at, &asked).unwrap_or_default() {
-            let Some(had) = self.template_at(at, &asked, own) else {
+        let submitted = Arc::clone(template);
+        for (id, own) in self.learn_at(now, at, &submitted).unwrap_or_default() {
+            let submit = self.jobs.submit(at);
+            let changed = submit.and_then(|submit| submit.changed_template(id));
+            let asked = changed.unwrap_or_else(|| Arc::clone(&submitted));
+            // The tasks may have been changed again since.
+            let had = self.template_at(at, &asked, own).filter(|_| asked.id == id);
+            let Some(had) = had else {
                 continue;
             };
             // If no worker could run the tasks, they keep the lifetime that they have requested so
@@ -135,19 +141,20 @@ impl ServerState {
             let template = self.asking(now, at, &asked, own, most);
             cost += 1;
             if template.id != had.id {
-                cost += self.move_queue(at, &had, own, template) / PIECES_PER_LOOK;
+                cost += self.move_queue(at, &had, (id, own), template) / PIECES_PER_LOOK;
             }
         }
         cost
     }
 
-    /// Computes the request of tasks without factors. Returns the distinct factors of all tasks.
+    /// Computes the request of tasks without factors. Returns the distinct requested templates and
+    /// factors of all tasks.
     fn learn_at(
         &mut self,
         now: Time,
         at: SubmitAt,
         asked: &SharedTemplate,
-    ) -> Option<Vec<Factors>> {
+    ) -> Option<Vec<(TemplateId, Factors)>> {
         let (class, classes) = (asked.class, self.dispatcher.classes());
         let first = asked.task.learn.memory;
         let largest = first.map(|_| self.offers.largest(now, class, classes, &self.workers));
@@ -162,7 +169,7 @@ impl ServerState {
         let own = self.jobs.submit_mut(at)?.asks.learned.as_mut()?;
         own.ask = learned(&asked.task, &own.needs, offered, own.ask);
         own.note_looked_at();
-        Some(own.factors())
+        Some(own.kinds())
     }
 
     /// Returns the template of tasks with these factors, based on the offers and on the needs of
@@ -216,7 +223,7 @@ impl ServerState {
         &mut self,
         at: SubmitAt,
         had: &SharedTemplate,
-        own: Factors,
+        kind: (TemplateId, Factors),
         template: Arc<SharedTemplate>,
     ) -> usize {
         let from = QueueKey::new(had.task.priority, had.class);
@@ -226,13 +233,13 @@ impl ServerState {
         if let Some(asks) = self.asks_mut(at)
             && let Some(learned) = &mut asks.learned
         {
-            learned.set(own, template);
+            learned.set(kind, template);
         }
         let mut moved = Vec::new();
         if let Some(submit) = self.jobs.submit(at) {
             // Tasks with other factors may be in the same queue and stay there.
             let parts = ready.ranges();
-            for (from, to) in parts.flat_map(|(from, to)| submit.asks.parts(from, to)) {
+            for (from, to) in parts.flat_map(|(from, to)| submit.parts(from, to)) {
                 moved.extend(submit.queue_key(from).map(|key| (key, from..to)));
             }
         }
@@ -257,7 +264,8 @@ impl ServerState {
         own: Factors,
     ) -> Option<Arc<SharedTemplate>> {
         let asks = &self.jobs.submit(at)?.asks;
-        let special = asks.special(asked.id, &asked.task, own);
+        let is_sized = asked.task.learn.memory.is_some();
+        let special = asks.special(asked.id, is_sized, own);
         Some(Arc::clone(special.unwrap_or(asked)))
     }
 }
@@ -400,7 +408,7 @@ impl ServerState {
         let submit = self.jobs.submit(at.submit())?;
         let asked = submit.asked_template(at.slot.index)?;
         // Attempts are displayed with this template.
-        let grown = Ask::grown(&asked.task, scale);
+        let grown = Ask::grown(asked.task.learn.memory.is_some(), scale);
         let grown = self.make(at.submit(), &asked, grown);
         // With a different request, the task may no longer be cut off.
         let wanted = Duration::ZERO;
@@ -431,7 +439,7 @@ impl ServerState {
             let template = self.asking(now, at, &asked, own, most);
             let asks = self.asks_mut(at);
             if let Some(learned) = asks.and_then(|asks| asks.learned.as_mut()) {
-                learned.set(own, template);
+                learned.set((asked.id, own), template);
             }
         }
     }

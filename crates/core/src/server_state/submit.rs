@@ -262,6 +262,7 @@ impl ServerState {
             spent: Spent::default(),
             asks: Asks::default(),
             held: IndexSet::new(),
+            revisions: None,
         }
     }
 

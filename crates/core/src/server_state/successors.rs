@@ -360,8 +360,8 @@ impl ServerState {
         // A successor of a task in a later variant is placed by a round, because the first variant
         // may have room by then.
         let may = before.variant == 0
-            && may_precede(job.submit(at)?.definition(at.index)?)
-            && may_go_ahead(submit.definition(next.index)?);
+            && may_precede(&*job.submit(at)?.definition(at.index)?)
+            && may_go_ahead(&*submit.definition(next.index)?);
         (is_alike && may).then_some(next.of(job.id))
     }
 
@@ -382,7 +382,7 @@ impl ServerState {
         let is_sole = before.variant == 0
             && !self.dispatcher.class(before.key)?.is_multi_node()
             && before.limits == self.dispatcher.limits().set_of(at.submit());
-        let may = may_precede(submit.definition(at.slot.index)?) && !job.was_tried(at.slot);
+        let may = may_precede(&*submit.definition(at.slot.index)?) && !job.was_tried(at.slot);
         if is_long || !is_sole || !may {
             return None;
         }
@@ -390,7 +390,7 @@ impl ServerState {
             let next = TaskSlot::new(at.slot.submit, index);
             let may = submit
                 .definition(index)
-                .is_some_and(|task| may_go_ahead(task));
+                .is_some_and(|task| may_go_ahead(&task));
             may && !job.was_tried(next) && !job.follows_others(next, Some(id))
         };
         let (key, submit) = (before.key, at.submit());

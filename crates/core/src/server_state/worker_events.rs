@@ -408,9 +408,10 @@ impl ServerState {
         let submit = self.jobs.submit(at.submit());
         let found = submit.and_then(|submit| {
             let retries = submit.tasks.record(at.slot.index)?.retry_count();
-            Some((&submit.definition(at.slot.index)?.retry, retries))
+            let definition = submit.definition(at.slot.index)?;
+            Some(retries < definition.retry.limit && is_allowed(&definition.retry))
         });
-        found.is_some_and(|(retry, count)| count < retry.limit && is_allowed(retry))
+        found == Some(true)
     }
 
     /// Stores that a started instance was given up, and the next instance.

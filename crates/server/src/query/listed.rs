@@ -262,7 +262,7 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
                 .and_then(|slot| job.submit(slot)?.definition(slot.index)),
         };
         let cpus = template.map_or(Some(UNITS_PER_WHOLE), |template| {
-            RequestedResources::of(Some(template)).cpus
+            RequestedResources::of(Some(&template)).cpus
         });
         known = array.map(|_| (*id, cpus));
         found.push(cpus);

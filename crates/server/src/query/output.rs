@@ -53,7 +53,7 @@ fn find(state: &ServerState, query: &OutputQuery) -> Option<OutputLocation> {
         server_uid: state.uid(),
         cwd: &[],
     };
-    let paths = PathPatterns::new(task).render(&values);
+    let paths = PathPatterns::new(&task).render(&values);
     let stdio = if query.is_stderr {
         paths.stderr
     } else {

@@ -320,7 +320,9 @@ fn attempts(state: &ServerState, submit: &Submit, index: u32) -> Vec<client::Tas
                 finished_unix_ns: attempt.end.at.0,
                 error: attempt.end.outcome.error_text(),
                 usage: Some(usage_message(&attempt.end.usage)),
-                memory_units: growing.and_then(|task| Some(memory(&task.requests)?.0)),
+                memory_units: growing
+                    .as_ref()
+                    .and_then(|task| Some(memory(&task.requests)?.0)),
                 time_limit_ns: growing.and_then(|task| Some(nanos(task.time_limit?))),
                 curve: None,
             }
@@ -387,7 +389,7 @@ pub(super) fn failed(state: &ServerState, job: &Job, task: TaskId) -> Option<cli
         error: submit.tasks.outcome(slot.index)?.error_text(),
         params: submit
             .definition(slot.index)
-            .map_or_else(Vec::new, |definition| short_params(definition, task)),
+            .map_or_else(Vec::new, |definition| short_params(&definition, task)),
     })
 }
 
@@ -408,6 +410,7 @@ pub(super) fn ended(
     let template = submit.definition(slot.index);
     // Calls have a value instead of files.
     let paths = template
+        .as_ref()
         .filter(|_| !details.with_values)
         .and_then(|template| paths(state, job, submit, slot, &PathPatterns::new(template)));
     // Clients need the parameter values only for failed tasks.
@@ -417,7 +420,7 @@ pub(super) fn ended(
         false => 1,
     };
     let ended = client::EndedTask {
-        params: failed.map_or_else(Vec::new, |template| short_params(template, task)),
+        params: failed.map_or_else(Vec::new, |template| short_params(&template, task)),
         id: info.id,
         state: info.state,
         error: info.error,

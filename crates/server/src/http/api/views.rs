@@ -59,7 +59,7 @@ pub(in crate::http) async fn task(
     let words = move |_: &View<'_>, job: &Job| {
         let slot = job.find(TaskId(task))?;
         let task = job.submit(slot)?.definition(slot.index)?;
-        Some(RequestedResources::of(Some(task)).words)
+        Some(RequestedResources::of(Some(&task)).words)
     };
     let words = look_at_job(&app, job, words).await?.unwrap_or_default();
     Ok(Json(TaskDetail::shown(&FoundTask {

@@ -1,0 +1,629 @@
+//! Tasks whose priority, limits or resources a user changed after their submit.
+//!
+//! A revision is a change that applies to ranges of tasks of a submit. It costs the same for ten
+//! tasks and for ten million. The templates of an array are made once for each revision, and those
+//! of a graph when a task is sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Job, SharedTemplate, Submit, SubmitKind, TemplateId, merge_ranges};
+use crate::bound::Rate;
+use crate::class::ClassId;
+use crate::growth::MEMORY;
+use crate::id::JobId;
+use crate::range::{IdArray, IdRange, IndexSet};
+use crate::resource::amount::Amount;
+use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
+use crate::task::Phase;
+use crate::template::{CrashLimit, TaskTemplate};
+
+/// The maximum number of submits of a job that one change concerns. Each takes about 2 µs.
+pub const REVISED_SUBMITS_MAX: usize = 4_096;
+
+/// The number of distinct earlier values that a change lists.
+const BEFORE_MAX: usize = 8;
+
+/// New values of a job and of its tasks. `None` leaves a value as it is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct JobChange {
+    /// The name of the job.
+    pub name: Option<Box<str>>,
+    /// The maximum number of running tasks. `Some(None)` removes this limit.
+    pub max_running: Option<Option<u32>>,
+    /// The maximum number of starts in a period. `Some(None)` removes this limit.
+    pub max_rate: Option<Option<Rate>>,
+    /// The new values of tasks.
+    pub tasks: TaskChange,
+}
+
+/// New values of tasks. `None` leaves a value as it is.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct TaskChange {
+    /// The priority.
+    pub priority: Option<i32>,
+    /// How long an instance may run. Zero means without a limit.
+    pub time_limit: Option<Duration>,
+    /// The minimum remaining lifetime of the worker.
+    pub time_request: Option<Duration>,
+    /// How many worker losses the tasks survive.
+    pub crash_limit: Option<CrashLimit>,
+    /// The requests for single resources. An amount of zero removes the request.
+    pub resources: Vec<ResourceEntry>,
+}
+
+/// A change of a job, as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobRevised {
+    /// The job.
+    pub job: JobId,
+    /// The changed tasks.
+    pub tasks: IdArray,
+    /// The distinct earlier values, at most eight.
+    pub before: Vec<JobChange>,
+    /// The new values.
+    pub after: JobChange,
+    /// All changes that apply to the job now.
+    pub kept: KeptChanges,
+}
+
+/// All changes that apply to a job.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KeptChanges {
+    /// The number of submits when the two limits were changed. Later submits may have set them
+    /// again. `None` if they were not changed.
+    pub limits_set_at: Option<u32>,
+    /// The maximum number of running tasks.
+    pub max_running: Option<u32>,
+    /// The maximum number of starts in a period.
+    pub max_rate: Option<Rate>,
+    /// The changed tasks.
+    pub tasks: Vec<RevisedTasks>,
+}
+
+/// Tasks with the same change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RevisedTasks {
+    /// The tasks.
+    pub ids: IdArray,
+    /// The difference from what was submitted.
+    pub change: TaskChange,
+}
+
+/// A change of tasks of a submit, with its effects.
+#[derive(Clone, Debug)]
+struct Revision {
+    change: TaskChange,
+    /// The ids of the changed templates, in the order of [`Submit::definitions`]. `None` until the
+    /// revision is complete.
+    first: Option<TemplateId>,
+    /// The changed template of an array.
+    template: Option<Arc<SharedTemplate>>,
+    /// The class of the changed request, by class of the submitted request.
+    classes: BTreeMap<ClassId, ClassId>,
+}
+
+/// The changes of the tasks of a submit, by index.
+#[derive(Clone, Debug, Default)]
+pub struct Revisions {
+    /// The number of the revision that applies from this index up to the next key. `None` means as
+    /// submitted.
+    starts: BTreeMap<u32, Option<u32>>,
+    made: BTreeMap<u32, Revision>,
+}
+
+/// The tasks that a change concerns.
+#[derive(Clone, Debug, Default)]
+pub struct RevisedParts {
+    /// The indices of the tasks that do not run, by submit.
+    pub waiting: BTreeMap<u32, IndexSet>,
+    /// The ids of all changed tasks.
+    pub ids: IdArray,
+    /// The ids of those that workers have, which may start as they were.
+    pub sent: IdArray,
+    /// The ids of the running tasks, which keep their requests.
+    pub running: IdArray,
+    /// The distinct earlier values.
+    pub before: Vec<TaskChange>,
+}
+
+impl JobChange {
+    /// Returns whether only values of tasks change.
+    #[must_use]
+    pub const fn is_of_tasks(&self) -> bool {
+        self.name.is_none() && self.max_running.is_none() && self.max_rate.is_none()
+    }
+}
+
+impl TaskChange {
+    /// Returns whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns whether the resource requests change.
+    #[must_use]
+    pub const fn is_request(&self) -> bool {
+        self.time_request.is_some() || !self.resources.is_empty()
+    }
+
+    /// Returns the part that also applies to running tasks.
+    fn of_running(&self) -> Self {
+        Self {
+            time_request: None,
+            resources: Vec::new(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns this change followed by another one.
+    fn followed_by(&self, next: &Self) -> Self {
+        let is_kept = |entry: &&ResourceEntry| {
+            let mut changed = next.resources.iter();
+            changed.all(|other| other.resource != entry.resource)
+        };
+        let kept = self.resources.iter().filter(is_kept);
+        let mut resources: Vec<_> = kept.chain(&next.resources).cloned().collect();
+        resources.sort();
+        Self {
+            priority: next.priority.or(self.priority),
+            time_limit: next.time_limit.or(self.time_limit),
+            time_request: next.time_request.or(self.time_request),
+            crash_limit: next.crash_limit.or(self.crash_limit),
+            resources,
+        }
+    }
+
+    /// Returns the part that `other` also changes.
+    fn part_of(&self, other: &Self) -> Self {
+        let is_changed = |entry: &&ResourceEntry| {
+            let mut changed = other.resources.iter();
+            changed.any(|other| other.resource == entry.resource)
+        };
+        Self {
+            priority: self.priority.filter(|_| other.priority.is_some()),
+            time_limit: self.time_limit.filter(|_| other.time_limit.is_some()),
+            time_request: self.time_request.filter(|_| other.time_request.is_some()),
+            crash_limit: self.crash_limit.filter(|_| other.crash_limit.is_some()),
+            resources: self.resources.iter().filter(is_changed).cloned().collect(),
+        }
+    }
+
+    /// Returns the values of a task that this change replaces.
+    fn replaced(&self, task: &TaskTemplate) -> Self {
+        let request = task.requests.as_slice().first();
+        let entry = |new: &ResourceEntry| {
+            let mut entries = request.into_iter().flat_map(|request| &request.entries);
+            let found = entries.find(|entry| entry.resource == new.resource);
+            found.cloned().unwrap_or_else(|| ResourceEntry {
+                resource: new.resource.clone(),
+                policy: Policy::default(),
+                amount: Amount::ZERO,
+            })
+        };
+        let time = request.map(|request| request.min_time).unwrap_or_default();
+        Self {
+            priority: self.priority.map(|_| task.priority),
+            time_limit: self.time_limit.map(|_| task.time_limit.unwrap_or_default()),
+            time_request: self.time_request.map(|_| time),
+            crash_limit: self.crash_limit.map(|_| task.crash_limit),
+            resources: self.resources.iter().map(entry).collect(),
+        }
+    }
+
+    /// Returns the changed requests of a task.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason, for users, why the change does not apply to these requests.
+    fn requests(&self, task: &TaskTemplate) -> Result<RequestVariants, String> {
+        if !self.is_request() {
+            return Ok(task.requests.clone());
+        }
+        let mut variants = task.requests.as_slice().to_vec();
+        for variant in &mut variants {
+            variant.min_time = self.time_request.unwrap_or(variant.min_time);
+        }
+        let names_memory = self.resources.iter().any(|new| &*new.resource == MEMORY);
+        if names_memory && task.learn.memory.is_some() {
+            return Err("their memory is learned (--memory auto)".to_owned());
+        }
+        let single = match variants.as_mut_slice() {
+            [single] if single.n_nodes == 0 => Some(single),
+            _ => None,
+        };
+        match single {
+            Some(request) => {
+                for new in &self.resources {
+                    request.entries.retain(|old| old.resource != new.resource);
+                    if !new.is_removed() {
+                        request.entries.push(new.clone());
+                    }
+                }
+            }
+            None if self.resources.is_empty() => {}
+            None => {
+                let why = "they take whole nodes, or have several resource variants";
+                return Err(why.to_owned());
+            }
+        }
+        RequestVariants::new(variants).map_err(|error| error.to_string())
+    }
+
+    /// Returns the changed template of a task.
+    #[must_use]
+    pub fn applied(&self, task: &TaskTemplate) -> TaskTemplate {
+        let limit = self
+            .time_limit
+            .map(|limit| Some(limit).filter(|limit| !limit.is_zero()));
+        TaskTemplate {
+            priority: self.priority.unwrap_or(task.priority),
+            time_limit: limit.unwrap_or(task.time_limit),
+            crash_limit: self.crash_limit.unwrap_or(task.crash_limit),
+            // The request was checked when it was changed.
+            requests: self
+                .requests(task)
+                .unwrap_or_else(|_| task.requests.clone()),
+            ..task.clone()
+        }
+    }
+}
+
+impl Revisions {
+    fn number_at(&self, index: u32) -> Option<u32> {
+        let (_, number) = self.starts.range(..=index).next_back()?;
+        *number
+    }
+
+    fn at(&self, index: u32) -> Option<&Revision> {
+        self.made.get(&self.number_at(index)?)
+    }
+
+    /// Splits `from..to` at the tasks where another revision begins.
+    fn parts(&self, from: u32, to: u32) -> Vec<(u32, u32, Option<u32>)> {
+        let mut parts = Vec::new();
+        let (mut start, mut number) = (from, self.number_at(from));
+        let later = from.saturating_add(1)..to.max(from.saturating_add(1));
+        for (index, next) in self.starts.range(later) {
+            parts.push((start, *index, number));
+            (start, number) = (*index, *next);
+        }
+        if start < to {
+            parts.push((start, to, number));
+        }
+        parts
+    }
+
+    fn set(&mut self, from: u32, to: u32, number: Option<u32>) {
+        let after = self.number_at(to);
+        let replaced: Vec<u32> = self.starts.range(from..to).map(|(at, _)| *at).collect();
+        for at in replaced {
+            self.starts.remove(&at);
+        }
+        self.starts.insert(from, number);
+        self.starts.insert(to, after);
+    }
+
+    /// Returns the number of the revision with this change. Creates it if necessary.
+    fn number_of(&mut self, change: TaskChange) -> u32 {
+        let mut made = self.made.iter();
+        if let Some((number, _)) = made.find(|(_, made)| made.change == change) {
+            return *number;
+        }
+        let number = self.made.last_key_value().map_or(0, |(last, _)| last + 1);
+        let revision = Revision {
+            change,
+            first: None,
+            template: None,
+            classes: BTreeMap::new(),
+        };
+        self.made.insert(number, revision);
+        number
+    }
+
+    /// Notes the class of a task of a graph, given its class and definition as submitted.
+    pub(super) fn note_class(
+        &mut self,
+        index: u32,
+        (asked, task): (ClassId, &TaskTemplate),
+        intern: &mut impl FnMut(&RequestVariants) -> ClassId,
+    ) {
+        let number = self.number_at(index);
+        let revision = number.and_then(|number| self.made.get_mut(&number));
+        if let Some(Revision {
+            change, classes, ..
+        }) = revision
+        {
+            let changed = || {
+                change
+                    .requests(task)
+                    .unwrap_or_else(|_| task.requests.clone())
+            };
+            classes.entry(asked).or_insert_with(|| intern(&changed()));
+        }
+    }
+
+    /// Removes revisions that apply to no task.
+    fn tidy(&mut self) {
+        let used: BTreeSet<u32> = self.starts.values().copied().flatten().collect();
+        self.made.retain(|number, _| used.contains(number));
+        let mut before = None;
+        self.starts
+            .retain(|_, number| std::mem::replace(&mut before, *number) != *number);
+    }
+}
+
+/// The changed templates of tasks.
+impl Submit {
+    fn revision(&self, index: u32) -> Option<&Revision> {
+        self.revisions.as_ref()?.at(index)
+    }
+
+    /// Returns the change of a task after its submit.
+    pub fn change(&self, index: u32) -> Option<&TaskChange> {
+        self.revision(index).map(|revision| &revision.change)
+    }
+
+    /// Splits `from..to` where tasks have different changes.
+    pub fn changes(&self, from: u32, to: u32) -> Vec<(u32, u32, Option<&TaskChange>)> {
+        let Some(revisions) = &self.revisions else {
+            return vec![(from, to, None)];
+        };
+        let change = |number: Option<u32>| {
+            let made = number.and_then(|number| revisions.made.get(&number));
+            made.map(|made| &made.change)
+        };
+        let parts = revisions.parts(from, to).into_iter();
+        parts
+            .map(|(from, to, number)| (from, to, change(number)))
+            .collect()
+    }
+
+    /// Returns the id of a task's changed template, which is `number` in [`Self::definitions`].
+    pub(super) fn revised_id(&self, index: u32, number: usize) -> Option<TemplateId> {
+        let first = self.revision(index)?.first?;
+        let number = u32::try_from(number).ok()?;
+        Some(TemplateId(first.0.saturating_add(number)))
+    }
+
+    /// Returns the changed template of a task of an array.
+    pub(super) fn revised_template(&self, index: u32) -> Option<&Arc<SharedTemplate>> {
+        self.revision(index)?.template.as_ref()
+    }
+
+    /// Returns the changed template of an array with this id.
+    pub fn changed_template(&self, id: TemplateId) -> Option<Arc<SharedTemplate>> {
+        let made = self.revisions.as_ref()?.made.values();
+        let mut templates = made.filter_map(|made| made.template.as_ref());
+        templates.find(|template| template.id == id).map(Arc::clone)
+    }
+
+    /// Returns the class of a task, given the class of its request as submitted.
+    pub(super) fn revised_class(&self, index: u32, asked: ClassId) -> ClassId {
+        match self.revision(index) {
+            None => asked,
+            Some(revision) => revision
+                .classes
+                .get(&asked)
+                .copied()
+                .unwrap_or(ClassId::UNKNOWN),
+        }
+    }
+
+    /// Returns the number of templates of the next incomplete revision.
+    pub fn incomplete(&self) -> Option<usize> {
+        let made = &self.revisions.as_ref()?.made;
+        let mut found = made.values().filter(|made| made.first.is_none());
+        found.next().map(|_| self.definitions().len())
+    }
+
+    /// Completes the first incomplete revision with templates that have these ids.
+    pub fn complete(
+        &mut self,
+        first: TemplateId,
+        mut intern: impl FnMut(&RequestVariants) -> ClassId,
+    ) {
+        let made = self.revisions.as_mut().map(|revisions| &mut revisions.made);
+        let mut made = made.into_iter().flat_map(BTreeMap::values_mut);
+        let Some(revision) = made.find(|made| made.first.is_none()) else {
+            return;
+        };
+        revision.first = Some(first);
+        if let SubmitKind::Array { template, .. } = &self.kind {
+            let task = Arc::new(revision.change.applied(&template.task));
+            revision.template = Some(Arc::new(SharedTemplate {
+                id: first,
+                header: Arc::clone(&self.header),
+                class: intern(&task.requests),
+                task,
+            }));
+        }
+    }
+
+    /// Adds a change to the tasks in `from..to`. With `is_replaced`, it replaces earlier changes.
+    fn revise(&mut self, from: u32, to: u32, change: &TaskChange, is_replaced: bool) {
+        let revisions = self.revisions.get_or_insert_default();
+        let mut numbers = BTreeMap::new();
+        for (from, to, had) in revisions.parts(from, to) {
+            let number = *numbers.entry(had).or_insert_with(|| {
+                let had = had.filter(|_| !is_replaced);
+                let had = had.and_then(|had| revisions.made.get(&had));
+                let change =
+                    had.map_or_else(|| change.clone(), |had| had.change.followed_by(change));
+                revisions.number_of(change)
+            });
+            revisions.set(from, to, Some(number));
+        }
+        self.priority_max = self.priority_max.max(change.priority.unwrap_or(i32::MIN));
+    }
+
+    /// Adds the values of the tasks in `from..to` that a change replaces.
+    fn note_replaced(
+        &self,
+        (from, to): (u32, u32),
+        change: &TaskChange,
+        all: &mut Vec<TaskChange>,
+    ) {
+        let is_array = matches!(self.kind, SubmitKind::Array { .. });
+        for (from, to, had) in self.changes(from, to) {
+            // The tasks of an array have the same template.
+            let to = if is_array { from + 1 } else { to };
+            for index in from..to {
+                if all.len() == BEFORE_MAX {
+                    return;
+                }
+                let Some(task) = self.submitted_definition(index) else {
+                    continue;
+                };
+                let mut values = change.replaced(task);
+                if let Some(had) = had {
+                    values = values.followed_by(&had.part_of(change));
+                }
+                if !all.contains(&values) {
+                    all.push(values);
+                }
+            }
+        }
+    }
+
+    /// Checks a change of the requests of the tasks in `from..to`.
+    fn check_change(&self, (from, to): (u32, u32), change: &TaskChange) -> Result<(), String> {
+        let is_array = matches!(self.kind, SubmitKind::Array { .. });
+        for (from, to, had) in self.changes(from, to) {
+            let whole = had.map_or_else(|| change.clone(), |had| had.followed_by(change));
+            let to = if is_array { from + 1 } else { to };
+            let mut last: Option<&Arc<TaskTemplate>> = None;
+            for index in from..to {
+                let Some(task) = self.submitted_definition(index) else {
+                    continue;
+                };
+                // Most tasks of a graph have the same requests.
+                let is_alike = |last: &Arc<TaskTemplate>| {
+                    last.requests == task.requests && last.learn == task.learn
+                };
+                if !last.is_some_and(is_alike) {
+                    whole.requests(task)?;
+                }
+                last = Some(task);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Job {
+    /// Changes the unfinished tasks among `tasks`, or all of them. Running tasks keep their requests.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason, for users, why nothing was changed.
+    pub fn revise(
+        &mut self,
+        tasks: Option<&IdArray>,
+        change: &TaskChange,
+    ) -> Result<RevisedParts, String> {
+        let of_running = change.of_running();
+        let mut runs = Vec::new();
+        for (number, part) in self.parts(tasks) {
+            let Some(submit) = self.submits.get(number as usize) else {
+                continue;
+            };
+            for (from, to, phase) in submit.tasks.runs(part.start, part.end) {
+                let runs_now = phase == Phase::Running;
+                if !phase.is_terminal() && change.is_request() && !runs_now {
+                    submit.check_change((from, to), change)?;
+                }
+                if !phase.is_terminal() {
+                    runs.push((number, from, to, phase));
+                }
+            }
+        }
+        let submits: BTreeSet<u32> = runs.iter().map(|(number, ..)| *number).collect();
+        if submits.len() > REVISED_SUBMITS_MAX {
+            return Err(format!(
+                "they belong to {} submits of the job, and at most {REVISED_SUBMITS_MAX} can be \
+                 changed at once; choose some of them with --tasks",
+                submits.len()
+            ));
+        }
+        let mut found = RevisedParts::default();
+        let (mut ids, mut sent, mut running) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, from, to, phase) in runs {
+            let Some(submit) = self.submits.get_mut(number as usize) else {
+                continue;
+            };
+            let part = || submit.ids.slice(from, to);
+            let applied = if phase == Phase::Running {
+                running.extend(part());
+                &of_running
+            } else {
+                sent.extend(phase.is_sent().then(part).into_iter().flatten());
+                let waiting = found.waiting.entry(number).or_default();
+                waiting.insert_range(from, to);
+                change
+            };
+            if applied.is_empty() {
+                continue;
+            }
+            ids.extend(part());
+            submit.note_replaced((from, to), applied, &mut found.before);
+            submit.revise(from, to, applied, false);
+        }
+        self.tidy_revisions(&submits);
+        (found.ids, found.sent) = (merge_ranges(ids), merge_ranges(sent));
+        found.running = merge_ranges(running);
+        Ok(found)
+    }
+
+    fn tidy_revisions(&mut self, submits: &BTreeSet<u32>) {
+        for number in submits {
+            let submit = self.submits.get_mut(*number as usize);
+            if let Some(revisions) = submit.and_then(|submit| submit.revisions.as_mut()) {
+                revisions.tidy();
+            }
+        }
+    }
+
+    /// Returns the changes that apply to tasks of the job.
+    #[must_use]
+    pub fn changes(&self) -> Vec<RevisedTasks> {
+        let mut all: Vec<(Vec<IdRange>, &TaskChange)> = Vec::new();
+        let changed = self
+            .submits
+            .iter()
+            .filter(|submit| submit.revisions.is_some());
+        for submit in changed {
+            for (from, to, change) in submit.changes(0, submit.ids.len()) {
+                let Some(change) = change else {
+                    continue;
+                };
+                let ids = submit.ids.slice(from, to);
+                match all.iter_mut().find(|(_, known)| *known == change) {
+                    Some((known, _)) => known.extend(ids),
+                    None => all.push((ids, change)),
+                }
+            }
+        }
+        let all = all.into_iter().map(|(ids, change)| RevisedTasks {
+            ids: merge_ranges(ids),
+            change: change.clone(),
+        });
+        all.collect()
+    }
+
+    /// Restores changes of tasks. Returns the numbers of the changed submits.
+    pub fn restore_changes(&mut self, changes: &[RevisedTasks]) -> BTreeSet<u32> {
+        let mut submits = BTreeSet::new();
+        for RevisedTasks { ids, change } in changes {
+            for (slot, count) in self.index.runs(ids) {
+                if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
+                    submit.revise(slot.index, slot.index + count, change, true);
+                    submits.insert(slot.submit);
+                }
+            }
+        }
+        submits
+    }
+}
