@@ -271,6 +271,7 @@ impl World {
             | WorkerCommand::Kill(_)
             | WorkerCommand::KillNow(_)
             | WorkerCommand::Signal(..)
+            | WorkerCommand::TimeLimit(..)
             | WorkerCommand::Hold(_)
             | WorkerCommand::Stop
             | WorkerCommand::StopDrained

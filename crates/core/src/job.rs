@@ -293,6 +293,8 @@ pub struct Job {
     pub max_running: Option<u32>,
     /// How many tasks may start in a period.
     pub max_rate: Option<Rate>,
+    /// The number of submits when a user last changed these two limits.
+    pub(crate) limits_set_at: Option<u32>,
     /// The maximum number of tasks over the job's lifetime. `None` means that only the number of
     /// ids limits it.
     pub tasks_max: Option<u32>,
@@ -350,6 +352,7 @@ impl Job {
             closes_itself: false,
             max_running: None,
             max_rate: None,
+            limits_set_at: None,
             tasks_max: None,
             cancel_reason: None,
             submitted: now,

@@ -39,6 +39,7 @@ mod reservations;
 mod restore;
 mod resubmit;
 mod retract;
+mod revise;
 mod schedule;
 mod submit;
 mod submit_key;
@@ -58,8 +59,8 @@ pub use crate::task::{StoredNodes, StoredTask};
 pub use crate::worker::{AwaitedEnds, ENDED_WORKERS_MAX, LinkEnd};
 pub use change::{AllocationChange, Change, ChangeKind, EndAwaited};
 pub use effect::{
-    Assignment, Effect, Freed, HeldTasks, Notification, Reply, Resubmitted, Signaled, StopResult,
-    WatchUpdate, WatchedJob, WorkerCommand,
+    Assignment, ChangedTasks, Effect, Freed, Notification, Reply, Resubmitted, Signaled,
+    StopResult, WatchUpdate, WatchedJob, WorkerCommand,
 };
 pub use gate::{Gate, Wait};
 pub use input::{
@@ -532,9 +533,12 @@ impl ServerState {
                 tasks,
                 is_held,
             } => match self.hold_tasks(ctx, job, tasks.as_ref(), is_held) {
-                Some(held) => Reply::Held(held),
+                Some(held) => Reply::Changed(Ok(held)),
                 None => Reply::Refused(SubmitRefusal::JobNotFound(job)),
             },
+            Command::ChangeJob { job, tasks, change } => {
+                Reply::Changed(self.change_job(ctx, job, tasks.as_ref(), &change))
+            }
             Command::Limit(change) => Reply::Limit(self.change_limit(ctx, &change)),
             Command::DropEntries { job, tasks } => self.drop_entries(ctx, job, &tasks),
             Command::ForgetJobs { jobs, states } => {

@@ -132,7 +132,8 @@ pub struct WorkerConfig {
     pub on_server_lost: OnServerLost,
     /// Whether the worker accepts successors of its tasks. Workers of earlier releases do not.
     pub takes_successors: bool,
-    /// Whether the worker can send signals to its tasks. Workers of earlier releases cannot.
+    /// Whether the worker can send signals to its tasks and change their time limits. Workers of
+    /// earlier releases cannot.
     pub takes_signals: bool,
     /// Whether the worker enforces the `mem` requests of tasks.
     pub memory_limits: MemoryLimits,

@@ -228,6 +228,11 @@ impl WorkerState {
                 let running = keys.iter().filter_map(|key| self.running.token_of(*key));
                 effects.extend(running.map(|token| Effect::Signal(token, signal)));
             }
+            Input::TimeLimit(keys, limit) => {
+                for key in keys {
+                    self.running.set_time_limit(key, limit);
+                }
+            }
             Input::Hold(is_held) => self.is_held = is_held,
             Input::Relaying(is_relaying) => self.is_relaying = is_relaying,
             Input::Stop => self.begin_stopping(now, ExitReason::Stopped, effects),

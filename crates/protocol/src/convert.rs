@@ -20,6 +20,7 @@ mod reply;
 mod report;
 mod resize;
 mod resource;
+mod revised;
 mod submit;
 mod template;
 mod token;

@@ -310,6 +310,7 @@ impl CoreHandle {
             | Command::CancelTasks { .. }
             | Command::SignalTasks { .. }
             | Command::HoldTasks { .. }
+            | Command::ChangeJob { .. }
             | Command::Limit(_)
             | Command::DropEntries { .. }
             | Command::ForgetJobs { .. }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use hq_core::batch::QueueParams;
 use hq_core::hardware::{GpuUsage, HardwareUsage};
 use hq_core::id::JobId;
+use hq_core::job::JobChange;
 use hq_core::outcome::{Outcome, OutcomeCode, SignalName};
 use hq_core::range::{IdArray, IndexSet};
 use hq_core::resource::amount::UNITS_PER_WHOLE;
@@ -19,7 +20,7 @@ use hq_core::template::{
 use hq_core::worker_config::{BatchSystem, OnServerLost, WorkerConfig};
 use hq_protocol::convert::FromWorker;
 use hq_protocol::{Message as _, client, worker};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Decodes a state from its column. A number that no release writes counts as waiting, so the task
 /// runs again.
@@ -344,12 +345,52 @@ pub(crate) fn with_ranges(event: &Value, ids: &IdArray) -> String {
     text + &rest
 }
 
-fn template_json(template: &TaskTemplate) -> Value {
-    let crash_limit = match template.crash_limit {
+/// Returns the new or earlier values of a change of a job. Removed limits and requests are null.
+pub(crate) fn change_json(change: &JobChange) -> Value {
+    let mut fields = Map::new();
+    let mut add = |name: &str, value: Option<Value>| {
+        fields.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    add("name", change.name.as_deref().map(Value::from));
+    add("max_running", change.max_running.map(Value::from));
+    let rate = change
+        .max_rate
+        .map(|rate| rate.map(|rate| rate.to_string()));
+    add("max_rate", rate.map(Value::from));
+    let tasks = &change.tasks;
+    add("priority", tasks.priority.map(Value::from));
+    let some = |time: Duration| Some(time).filter(|time| !time.is_zero()).map(duration);
+    add(
+        "time_limit",
+        tasks.time_limit.map(|limit| some(limit).into()),
+    );
+    add(
+        "time_request",
+        tasks.time_request.map(|time| some(time).into()),
+    );
+    add("crash_limit", tasks.crash_limit.map(crash_limit_json));
+    let resources = tasks.resources.iter().map(|entry| {
+        let amount = (!entry.is_removed()).then(|| entry.to_string());
+        (String::from(&*entry.resource), Value::from(amount))
+    });
+    let resources: Map<_, _> = resources.collect();
+    add(
+        "resources",
+        (!resources.is_empty()).then_some(resources.into()),
+    );
+    fields.into()
+}
+
+fn crash_limit_json(limit: CrashLimit) -> Value {
+    match limit {
         CrashLimit::NeverRestart => json!("NeverRestart"),
         CrashLimit::Unlimited => json!("Unlimited"),
         CrashLimit::Max(max) => json!({"MaxCrashes": max}),
-    };
+    }
+}
+
+fn template_json(template: &TaskTemplate) -> Value {
+    let crash_limit = crash_limit_json(template.crash_limit);
     let mut value = json!({
         "ids": {"ranges": []},
         "priority": template.priority,

@@ -208,6 +208,7 @@ impl<'a> Group<'a> {
                 self.drop_entries(*job, *number, calls)
             }
             ChangeKind::LimitChanged { name, bounds } => self.limit(at, name, *bounds),
+            ChangeKind::JobRevised(revised) => self.revised(at, revised),
             ChangeKind::TasksHeld(job, held) => self.held(at, *job, held),
             ChangeKind::JobClosed(job) => self.closed(at, *job),
             ChangeKind::JobCanceled { job, reason } => self.canceled(at, *job, reason),

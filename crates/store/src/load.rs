@@ -309,6 +309,9 @@ fn load_repeated(connection: &Connection, loaded: &mut Loaded) -> rusqlite::Resu
     for (job, number, instance) in instances_of_submits(connection, meta::REPEATED)? {
         loaded.state.restore_repeated(job, number, instance);
     }
+    for (job, kept) in meta::revised(connection)? {
+        loaded.state.restore_changes(job, &kept);
+    }
     for (job, held) in meta::held(connection)? {
         loaded.state.restore_held(job, &held);
     }

@@ -1,11 +1,11 @@
 //! The table `meta`, which has one value per key.
 
 use hq_core::id::{InstanceId, JobId, WorkerId};
-use hq_core::job::Held;
+use hq_core::job::{Held, KeptChanges};
 use hq_core::quarantine::Quarantine;
 use hq_core::server_state::SubmitKey;
 use hq_core::time::Timestamp;
-use hq_protocol::{Message as _, common};
+use hq_protocol::{Message as _, client, common};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use serde_json::{Value, json};
@@ -101,6 +101,26 @@ pub(crate) fn held(connection: &Connection) -> rusqlite::Result<Vec<(JobId, Held
     Ok(values.into_iter().filter_map(parsed).collect())
 }
 
+/// Stores all changes of a job.
+pub(crate) fn note_revised(
+    connection: &Connection,
+    job: JobId,
+    kept: &KeptChanges,
+) -> rusqlite::Result<()> {
+    let value = client::KeptChanges::from(kept).encode_to_vec();
+    set(connection, &format!("{REVISED}{job}"), value)
+}
+
+/// Returns what [`note_revised`] has stored. Skips corrupt values.
+pub(crate) fn revised(connection: &Connection) -> rusqlite::Result<Vec<(JobId, KeptChanges)>> {
+    let parsed = |(job, value): (String, Vec<u8>)| {
+        let kept = client::KeptChanges::decode(&*value).ok()?.try_into().ok()?;
+        Some((JobId(job.parse().ok()?), kept))
+    };
+    let values = values(connection, REVISED, "BLOB")?;
+    Ok(values.into_iter().filter_map(parsed).collect())
+}
+
 pub(crate) fn remove(connection: &Connection, key: &str) -> rusqlite::Result<()> {
     connection
         .prepare_cached("DELETE FROM meta WHERE key = ?")?
@@ -183,6 +203,9 @@ pub(crate) const RESUBMITTED: &str = "resubmitted_";
 
 /// The key prefix of limits on tasks, followed by the name. The value is the limit as text.
 pub(crate) const LIMIT: &str = "limit_";
+
+/// The key prefix of changes of jobs, followed by the job. The value is a message with all of them.
+pub(crate) const REVISED: &str = "revised_";
 
 /// The key prefix of holds and releases of tasks, followed by `<job>_<number>`.
 pub(crate) const HELD: &str = "held_";

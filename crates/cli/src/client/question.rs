@@ -100,7 +100,8 @@ questions! {
     client::SignalTasks, Request::TaskSignal => Signaled: client::SignaledTasks;
     client::ChangeLimit, Request::LimitChange => Done: Empty;
     LimitList, |_| Request::Limits(Empty {}) => Limits: client::Limits;
-    client::HoldTasks, Request::TaskHold => Held: client::HeldTasks;
+    client::HoldTasks, Request::TaskHold => Changed: client::ChangedTasks;
+    client::ChangeJob, Request::JobChange => Changed: client::ChangedTasks;
     client::DropEntries, Request::EntriesDrop => Forgotten: client::Forgotten;
     client::TaskPage, Request::TaskPage => TaskPage: client::TaskPageReply;
     client::TaskIds, Request::TaskIds => TaskIds: client::TaskIdsReply;

@@ -132,13 +132,7 @@ pub(super) async fn tasks(
         .filter(|id| !changed.contains(*id) && !running.contains(*id));
     let rest = IdArray::from_sorted(rest).unwrap_or_default();
     let (rest, missing) = split_known(&mut client, job, rest).await?;
-    let what = |ids: &str, count: u32| {
-        let ids = cut(ids, IDS_SHOWN_MAX).unwrap_or_else(|| ids.to_owned());
-        match count {
-            1 => format!("task {ids} of job {job}"),
-            _ => format!("tasks {ids} of job {job}"),
-        }
-    };
+    let what = |ids: &str, count: u32| shown(ids, (count, job));
     if !changed.is_empty() {
         let done = if is_held { "Held" } else { "Released" };
         tracing::info!(
@@ -180,13 +174,20 @@ async fn change(
     job: u32,
     tasks: Option<IdArray>,
     is_held: bool,
-) -> CliResult<client::HeldTasks> {
+) -> CliResult<client::ChangedTasks> {
     let hold = client::HoldTasks {
         job,
         tasks: tasks.map(|tasks| (&tasks).into()),
         release: !is_held,
     };
     client.ask(hold).await
+}
+
+/// Returns a text such as `tasks 1-4 of job 2`, given the ids, their number and the job.
+fn shown(ids: &str, (count, job): (u32, u32)) -> String {
+    let ids = cut(ids, IDS_SHOWN_MAX).unwrap_or_else(|| ids.to_owned());
+    let noun = if count == 1 { "task" } else { "tasks" };
+    format!("{noun} {ids} of job {job}")
 }
 
 /// Splits tasks into portions that the server accepts.

@@ -144,6 +144,12 @@ impl Asks {
         self.made.get(&(asked, Ask::grown(is_sized, scale)))
     }
 
+    /// Returns the factors of the tasks in `from..to`, by index and first instance.
+    pub(crate) fn own_in(&self, from: u32, to: u32) -> Vec<(u32, InstanceId, Factors)> {
+        let own = self.own.range((from, InstanceId(0))..(to, InstanceId(0)));
+        own.map(|((index, at), own)| (*index, *at, *own)).collect()
+    }
+
     /// Returns an existing template with this request.
     pub(crate) fn made(
         &self,

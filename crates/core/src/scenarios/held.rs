@@ -7,7 +7,7 @@ use crate::id::JobId;
 use crate::job::JobState;
 use crate::outcome::LostReason;
 use crate::range::IdArray;
-use crate::server_state::{Command, Effect, HeldTasks, Reply};
+use crate::server_state::{ChangedTasks, Command, Effect, Reply};
 use crate::task::Phase;
 
 const JOB: JobId = JobId(1);
@@ -24,9 +24,9 @@ fn change(bench: &mut Bench, tasks: &[u32], is_held: bool) -> (Vec<u32>, Vec<u32
         tasks: (!tasks.is_empty()).then(|| ids(tasks)),
         is_held,
     });
-    let Reply::Held(HeldTasks {
+    let Reply::Changed(Ok(ChangedTasks {
         changed, running, ..
-    }) = reply(&effects)
+    })) = reply(&effects)
     else {
         panic!("the answer names tasks");
     };

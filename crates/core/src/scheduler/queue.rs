@@ -141,13 +141,13 @@ impl ReadyQueue {
 
     /// Removes indices of a job, given by submit, from its queues. Takes time linear in the number of
     /// queues and entries of the job, and of removed ranges.
-    pub(crate) fn remove_held(&mut self, job: JobId, held: &BTreeMap<u32, IndexSet>) {
+    pub(crate) fn remove_tasks(&mut self, job: JobId, tasks: &BTreeMap<u32, IndexSet>) {
         let sets = self.sets_of(job);
         let mut done_to = None;
         while let Some(key) = self.next_of(job, done_to) {
             done_to = Some(key);
             for set in &sets {
-                self.edit(key, *set, |group| remove_from(group, job, held));
+                self.edit(key, *set, |group| remove_from(group, job, tasks));
             }
             self.forget_entry(key, job);
         }

@@ -443,6 +443,35 @@ impl ServerState {
             }
         }
     }
+
+    /// Computes the requests of changed tasks of a submit. Growth applies to the changed requests.
+    /// If `now` is `None`, the state is being restored.
+    pub(super) fn ask_again(&mut self, now: Option<Time>, at: SubmitAt, from: u32, to: u32) {
+        let Some(submit) = self.jobs.submit(at) else {
+            return;
+        };
+        let own = submit.asks.own_in(from, to);
+        let learns = submit.asks.learned.is_some();
+        let parts = submit.changes(from, to).into_iter().filter(|_| learns);
+        let asked: Vec<_> = parts
+            .filter_map(|(from, ..)| submit.asked_template(from))
+            .collect();
+        for asked in asked {
+            let without = Factors::default();
+            let template = match now {
+                Some(now) => self.asking(now, at, &asked, without, None),
+                None => Arc::clone(&asked),
+            };
+            let asks = self.asks_mut(at);
+            if let Some(learned) = asks.and_then(|asks| asks.learned.as_mut()) {
+                learned.set((asked.id, without), template);
+            }
+        }
+        for (index, from, factors) in own {
+            self.set_scale(now, at.task(index), from, factors.scale);
+            self.set_own(now, at.task(index), from, factors, None);
+        }
+    }
 }
 
 /// Examines learned requests again after workers or allocation queues came or went.

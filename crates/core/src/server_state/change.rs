@@ -12,7 +12,7 @@ use crate::bound::Bound;
 use crate::growth::Grant;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, QueueId, TaskKey, WorkerId};
-use crate::job::Held;
+use crate::job::{Held, JobRevised};
 use crate::outcome::LostReason;
 use crate::quarantine::Quarantine;
 use crate::range::{IdArray, IndexSet};
@@ -256,6 +256,8 @@ pub enum ChangeKind {
         /// The limit before and now. `None` means that there is none.
         bounds: [Option<Bound>; 2],
     },
+    /// A user has changed a job or its tasks.
+    JobRevised(Box<JobRevised>),
     /// A user has held or released tasks of this job.
     TasksHeld(JobId, Held),
     /// The next instances of all waiting tasks of a submit were advanced.
@@ -346,6 +348,7 @@ impl ChangeKind {
             | Self::StartsUnknown(_)
             | Self::WaitingSuperseded { .. }
             | Self::TasksHeld(..)
+            | Self::JobRevised(_)
             | Self::LimitChanged { .. }
             | Self::Allocation(_) => true,
             Self::TaskEnded { awaited, .. } => matches!(awaited, EndAwaited::ByJobs),

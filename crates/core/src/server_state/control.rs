@@ -256,7 +256,7 @@ impl ServerState {
     }
 
     /// Returns the connected worker with the current instance of a task, and the instance.
-    fn holder(&self, at: TaskAt) -> Option<(WorkerId, (TaskKey, InstanceId))> {
+    pub(super) fn holder(&self, at: TaskAt) -> Option<(WorkerId, (TaskKey, InstanceId))> {
         let (task, record) = self.jobs.dispatched(at)?;
         let worker = self.workers.get(record.worker())?;
         Some((worker.id, (task, record.instance())))
@@ -418,7 +418,7 @@ mod tests {
                 | Reply::Refused(_)
                 | Reply::Queue(_)
                 | Reply::Signaled(_)
-                | Reply::Held(_)
+                | Reply::Changed(_)
                 | Reply::Limit(_)
                 | Reply::Forgotten { .. } => None,
             }

@@ -194,9 +194,9 @@ impl Dispatcher {
             .remove(key, at.job, at.slot.submit, at.slot.index);
     }
 
-    /// Removes tasks of a job that a user holds, given by submit, from the ready queue.
-    pub(super) fn remove_held(&mut self, job: JobId, held: &BTreeMap<u32, IndexSet>) {
-        self.ready.remove_held(job, held);
+    /// Removes tasks of a job, given by submit, from the ready queue.
+    pub(super) fn remove_tasks(&mut self, job: JobId, tasks: &BTreeMap<u32, IndexSet>) {
+        self.ready.remove_tasks(job, tasks);
         // These tasks may have hidden other tasks from rounds, and nodes may be reserved for them.
         self.triggers.note_ready();
         self.note_plans_changed();

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::change::Change;
 use super::input::{JobResult, LinkId, RequestId};
@@ -65,8 +66,8 @@ pub enum Reply {
     Signaled(Signaled),
     /// The answer to a change of a limit.
     Limit(Result<(), Refusal>),
-    /// The answer to a hold or release command.
-    Held(HeldTasks),
+    /// The answer to a hold, release or change of tasks.
+    Changed(Result<ChangedTasks, Refusal>),
     /// The answer to a resubmit command, with a row for each job.
     Resubmitted(Selected<Resubmitted>),
     /// The answer to a forget command.
@@ -92,16 +93,16 @@ pub struct Signaled {
     pub unable: IdArray,
 }
 
-/// The tasks of one job that a hold or release command named. Other tasks are unknown or have
-/// ended, or were not held.
+/// The tasks of one job that a command named which holds, releases or changes tasks. Other tasks
+/// are unknown or have ended, or were not held.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct HeldTasks {
-    /// The tasks that are held or released now. They include running tasks, whose next attempt is
+pub struct ChangedTasks {
+    /// The tasks that are held, released or changed now. They include running tasks, whose next attempt is
     /// held, if the whole job is held.
     pub changed: IdArray,
-    /// Those of them that workers have received, which may still start.
+    /// Those of them that workers have received, which may still start as they were.
     pub sent: IdArray,
-    /// The running tasks, which cannot be held.
+    /// The running tasks, which cannot be held and keep their resources.
     pub running: IdArray,
 }
 
@@ -216,6 +217,8 @@ pub enum WorkerCommand {
     KillNow(Vec<(TaskKey, InstanceId)>),
     /// The worker should send this signal to these tasks.
     Signal(Vec<(TaskKey, InstanceId)>, i32),
+    /// These tasks have this time limit from now on, counted from their starts.
+    TimeLimit(Vec<(TaskKey, InstanceId)>, Option<Duration>),
     /// Whether the worker is a node of a multi-node task that runs elsewhere, so that it must not
     /// stop for being idle.
     Hold(bool),
@@ -249,7 +252,8 @@ impl WorkerCommand {
             Self::Retract(tasks)
             | Self::Kill(tasks)
             | Self::KillNow(tasks)
-            | Self::Signal(tasks, _) => ITEM_BYTES + tasks.len() * KEY_BYTES,
+            | Self::Signal(tasks, _)
+            | Self::TimeLimit(tasks, _) => ITEM_BYTES + tasks.len() * KEY_BYTES,
             Self::Ping(forgotten) => ASSIGNMENT_BYTES + ITEM_BYTES * forgotten.len(),
             Self::Hold(_)
             | Self::Stop

@@ -75,6 +75,7 @@ impl Effect {
                 WorkerCommand::Kill(_)
                 | WorkerCommand::KillNow(_)
                 | WorkerCommand::Signal(..)
+                | WorkerCommand::TimeLimit(..)
                 | WorkerCommand::Stop
                 | WorkerCommand::ServerEnds,
             )

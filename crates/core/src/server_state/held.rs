@@ -4,9 +4,9 @@
 //! and have not started comes back. A running task goes on. If its whole job is held, its next
 //! attempt is held, too.
 
-use super::{ChangeKind, Ctx, HeldTasks, ServerState, WorkerCommand};
+use super::{ChangeKind, ChangedTasks, Ctx, ServerState, WorkerCommand};
 use crate::id::JobId;
-use crate::job::{Held, SubmitAt};
+use crate::job::{Held, SubmitAt, TaskSlot};
 use crate::range::IdArray;
 
 impl ServerState {
@@ -17,7 +17,7 @@ impl ServerState {
         id: JobId,
         tasks: Option<&IdArray>,
         is_held: bool,
-    ) -> Option<HeldTasks> {
+    ) -> Option<ChangedTasks> {
         let job = self.jobs.get_mut(id)?;
         let had = job.holds_new;
         let found = job.hold(tasks, is_held);
@@ -32,8 +32,11 @@ impl ServerState {
             ctx.persist(ChangeKind::TasksHeld(id, held));
         }
         if is_held {
-            self.dispatcher.remove_held(id, &found.changed);
-            self.retract_held(ctx, id);
+            self.dispatcher.remove_tasks(id, &found.changed);
+            self.retract_tasks(ctx, id, |slot| {
+                let changed = found.changed.get(&slot.submit);
+                changed.is_some_and(|changed| changed.contains(slot.index))
+            });
         } else {
             for (number, released) in found.changed {
                 for (from, to) in released.ranges() {
@@ -41,7 +44,7 @@ impl ServerState {
                 }
             }
         }
-        Some(HeldTasks {
+        Some(ChangedTasks {
             changed: ids,
             sent: found.sent,
             running: found.running,
@@ -63,8 +66,13 @@ impl ServerState {
         ctx.persist(ChangeKind::TasksHeld(at.job, held));
     }
 
-    /// Asks workers to return the held tasks of a job that they have not started.
-    fn retract_held(&mut self, ctx: &mut Ctx<'_>, id: JobId) {
+    /// Asks workers to return tasks of a job that they have not started.
+    pub(super) fn retract_tasks(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        is_wanted: impl Fn(TaskSlot) -> bool,
+    ) {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
@@ -77,11 +85,8 @@ impl ServerState {
             if worker.is_away() || worker.node().is_some() {
                 continue;
             }
-            let back = worker.take_unstarted(|task, assigned| {
-                let slot = assigned.slot;
-                let submit = job.submit(slot).filter(|_| task.job == id);
-                submit.is_some_and(|submit| submit.held.contains(slot.index))
-            });
+            let back =
+                worker.take_unstarted(|task, assigned| task.job == id && is_wanted(assigned.slot));
             if !back.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Retract(back));
             }

@@ -7,6 +7,7 @@ use crate::autoalloc::{self, QueueCommand};
 use crate::bound::LimitChange;
 use crate::hardware::HardwareUsage;
 use crate::id::{InstanceId, JobId, TaskKey, WorkerId};
+use crate::job::JobChange;
 use crate::node_check::NodeFault;
 use crate::outcome::{LostReason, Outcome, Usage};
 use crate::range::{IdArray, IndexSet};
@@ -177,6 +178,16 @@ pub enum Command {
         tasks: Option<IdArray>,
         /// Whether to hold the tasks. `false` releases them.
         is_held: bool,
+    },
+    /// Changes a job and its unfinished tasks.
+    ChangeJob {
+        /// The id of the job.
+        job: JobId,
+        /// The ids of the tasks, in at most [`HELD_RANGES_MAX`] consecutive ranges. `None` means all
+        /// tasks.
+        tasks: Option<IdArray>,
+        /// The new values.
+        change: Box<JobChange>,
     },
     /// Sets, changes or removes a limit of the server.
     Limit(LimitChange),

@@ -11,7 +11,7 @@ use super::sim::Disk;
 use crate::bound::Bound;
 use crate::growth::Scale;
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::Held;
+use crate::job::{Held, JobRevised, KeptChanges};
 use crate::quarantine::Quarantine;
 use crate::range::{IdArray, IndexSet};
 use crate::server_state::{
@@ -36,9 +36,17 @@ struct StoredJob {
     keys: Vec<SubmitKey>,
     resubmitted_as: Option<JobId>,
     held: Vec<Held>,
+    changes: KeptChanges,
 }
 
 impl StoredJob {
+    fn revise(&mut self, revised: &JobRevised) {
+        self.changes = revised.kept.clone();
+        if let Some(name) = &revised.after.name {
+            self.record.name = name.clone();
+        }
+    }
+
     fn drop_entries(&mut self, number: u32, calls: &IndexSet) {
         if let Some((_, spec)) = self.submits.get_mut(number as usize)
             && let SubmitBody::Array(array) = &mut Arc::make_mut(spec).body
@@ -120,6 +128,7 @@ impl Ledger {
             keys: Vec::new(),
             resubmitted_as: None,
             held: Vec::new(),
+            changes: KeptChanges::default(),
         };
         self.jobs.insert(id, job);
     }
@@ -145,6 +154,7 @@ impl Ledger {
                 self.job(*job, |job| job.drop_entries(*number, calls));
             }
             ChangeKind::LimitChanged { name, bounds } => self.set_limit(name, bounds[1]),
+            ChangeKind::JobRevised(revised) => self.job(revised.job, |job| job.revise(revised)),
             ChangeKind::TasksHeld(job, held) => {
                 self.job(*job, |job| job.held.push(held.clone()));
             }
@@ -406,6 +416,7 @@ impl Disk for Ledger {
                 let restored = state.restore_submit(*id, ids.clone(), spec);
                 restored.expect("what was accepted is valid");
             }
+            state.restore_changes(*id, &job.changes);
             for held in &job.held {
                 state.restore_held(*id, held);
             }

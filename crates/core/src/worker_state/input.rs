@@ -98,6 +98,8 @@ pub enum Input {
     KillNow(Vec<InstanceKey>),
     /// The server sends this signal to these tasks.
     Signal(Vec<InstanceKey>, i32),
+    /// The server changes the time limit of these tasks. It counts from their starts.
+    TimeLimit(Vec<InstanceKey>, Option<Duration>),
     /// Whether the worker is a node of a multi-node task that runs on another worker. As such a
     /// node, it has no idle timeout.
     Hold(bool),

@@ -345,6 +345,21 @@ impl RunningTasks {
         self.by_key.range(start..=end).map(|(key, _)| *key)
     }
 
+    /// Changes the time limit of an instance. Skips instances that have ended meanwhile.
+    pub(super) fn set_time_limit(&mut self, key: InstanceKey, limit: Option<Duration>) {
+        let Some(token) = self.token_of(key) else {
+            return;
+        };
+        let Some(task) = self.tasks.get_mut(&token) else {
+            return;
+        };
+        task.time_limit = limit;
+        if let Phase::Running { since, .. } = task.phase {
+            let deadline = limit.map(|limit| since + limit);
+            self.set_phase(token, Phase::Running { since, deadline });
+        }
+    }
+
     /// Changes the phase of an instance. Phases and deadlines change only here.
     pub(super) fn set_phase(&mut self, token: LaunchToken, phase: Phase) {
         let Some(task) = self.tasks.get_mut(&token) else {

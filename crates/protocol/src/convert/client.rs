@@ -5,6 +5,7 @@
 
 use hq_core::bound::{BOUND, Bound, LimitChange};
 use hq_core::id::{JobId, TaskId};
+use hq_core::job::JobChange;
 use hq_core::range::{IdArray, IdRange, IndexSet};
 use hq_core::selector::Selector;
 use hq_core::server_state::{CANCELED_MAX, Command, HELD_RANGES_MAX, WatchSpec};
@@ -237,6 +238,7 @@ impl TryFrom<client::Request> for ClientRequest {
                 reason: received("job_cancel.reason", reason)?,
             }),
             R::TaskCancel(cancel) => Self::Command(cancel_tasks(cancel).within("task_cancel")?),
+            R::JobChange(change) => Self::Command(change_job(change).within("job_change")?),
             R::LimitChange(change) => Self::Command(change_limit(change).within("limit_change")?),
             R::Limits(client::Empty {}) => Self::Query(Query::Limits),
             R::TaskHold(hold) => Self::Command(hold_tasks(hold).within("task_hold")?),
@@ -352,7 +354,30 @@ fn signal_tasks(message: client::SignalTasks) -> Result<Command, ConvertError> {
 }
 
 fn hold_tasks(message: client::HoldTasks) -> Result<Command, ConvertError> {
-    let tasks = message.tasks.map(IdArray::try_from);
+    Ok(Command::HoldTasks {
+        job: JobId(message.job),
+        tasks: many_tasks(message.tasks)?,
+        is_held: !message.release,
+    })
+}
+
+fn change_job(message: client::ChangeJob) -> Result<Command, ConvertError> {
+    let (job, tasks) = (JobId(message.job), many_tasks(message.tasks)?);
+    let change: JobChange = received("change", message.change)?;
+    if tasks.is_some() && !change.is_of_tasks() {
+        let expected = "no tasks with a name or limits of the whole job";
+        return Err(ConvertError::invalid("tasks", expected, "some"));
+    }
+    Ok(Command::ChangeJob {
+        job,
+        tasks,
+        change: Box::new(change),
+    })
+}
+
+/// Converts tasks that are handled in ranges.
+fn many_tasks(tasks: Option<common::IdArray>) -> Result<Option<IdArray>, ConvertError> {
+    let tasks = tasks.map(IdArray::try_from);
     let tasks = tasks.transpose().within("tasks")?;
     let pieces = |range: &IdRange| match range.step() {
         1 => 1,
@@ -364,11 +389,7 @@ fn hold_tasks(message: client::HoldTasks) -> Result<Command, ConvertError> {
         usize::try_from(count).unwrap_or(usize::MAX),
         HELD_RANGES_MAX,
     )?;
-    Ok(Command::HoldTasks {
-        job: JobId(message.job),
-        tasks,
-        is_held: !message.release,
-    })
+    Ok(tasks)
 }
 
 fn change_limit(message: client::ChangeLimit) -> Result<Command, ConvertError> {

@@ -5,7 +5,7 @@ use hq_core::job::TaskTotals;
 use hq_core::outcome::LostReason;
 use hq_core::refusal::Refusal;
 use hq_core::server_state::{
-    HeldTasks, JobResult, Reply, Resubmitted, Signaled, StopResult, SubmitRefusal,
+    ChangedTasks, JobResult, Reply, Resubmitted, Signaled, StopResult, SubmitRefusal,
 };
 
 use super::refusal_text;
@@ -125,11 +125,12 @@ impl From<&Reply> for client::Reply {
             }),
             Reply::Limit(Ok(())) => Wire::Done(client::Empty {}),
             Reply::Limit(Err(refusal)) => Wire::Error(refusal.into()),
-            Reply::Held(HeldTasks {
+            Reply::Changed(Err(refusal)) => Wire::Error(refusal.into()),
+            Reply::Changed(Ok(ChangedTasks {
                 changed,
                 sent,
                 running,
-            }) => Wire::Held(client::HeldTasks {
+            })) => Wire::Changed(client::ChangedTasks {
                 changed: Some(changed.into()),
                 sent: Some(sent.into()),
                 running: Some(running.into()),

@@ -13,7 +13,7 @@ use super::{ConvertError, Within, at_most, known, name, required};
 use crate::common;
 
 /// The maximum number of pools of a worker and of resources in a request.
-const RESOURCES_MAX: usize = 1 << 10;
+pub(super) const RESOURCES_MAX: usize = 1 << 10;
 
 /// The maximum number of indices in a pool. Each index becomes an object in the worker.
 const INDICES_MAX: usize = 1 << 20;

@@ -90,14 +90,14 @@ pub(super) fn limit_name(field: &str, found: String) -> Result<Box<str>, Convert
     }
 }
 
-fn positive(field: &str, found: u32) -> Result<u32, ConvertError> {
+pub(super) fn positive(field: &str, found: u32) -> Result<u32, ConvertError> {
     match found {
         0 => Err(ConvertError::invalid(field, "at least 1", found)),
         found => Ok(found),
     }
 }
 
-fn rate(field: &str, found: String) -> Result<Rate, ConvertError> {
+pub(super) fn rate(field: &str, found: String) -> Result<Rate, ConvertError> {
     match found.parse() {
         Ok(Bound::Rate(rate)) => Ok(rate),
         Ok(Bound::Running(_)) | Err(_) => Err(ConvertError::invalid(field, "such as 50/s", found)),

@@ -405,6 +405,11 @@ impl TryFrom<worker::ToWorker> for FromServer {
                 let signal = template::signal("signal.signal", signal)?;
                 Input::Signal(tasks.within("signal.tasks")?, signal)
             }
+            Message::TimeLimit(worker::TimeLimit { tasks, limit_ns }) => {
+                let tasks = instance_keys(required(tasks, "time_limit.tasks")?);
+                let limit = limit_ns.map(Duration::from_nanos);
+                Input::TimeLimit(tasks.within("time_limit.tasks")?, limit)
+            }
             Message::Hold(worker::Hold { held }) => Input::Hold(held),
             Message::Assign(assign) => assign.try_into().within("assign")?,
             Message::Retract(list) => Input::Retract(instance_keys(list).within("retract")?),
@@ -442,6 +447,10 @@ impl From<&WorkerCommand> for worker::ToWorker {
             WorkerCommand::Signal(tasks, signal) => Message::Signal(worker::Signal {
                 tasks: Some(task_list(tasks.iter().copied())),
                 signal: signal.cast_unsigned(),
+            }),
+            WorkerCommand::TimeLimit(tasks, limit) => Message::TimeLimit(worker::TimeLimit {
+                tasks: Some(task_list(tasks.iter().copied())),
+                limit_ns: limit.map(hq_core::time::nanos),
             }),
             WorkerCommand::Hold(held) => Message::Hold(worker::Hold { held: *held }),
             WorkerCommand::Stop | WorkerCommand::StopDrained => {

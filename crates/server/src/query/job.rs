@@ -2,7 +2,7 @@
 
 use hq_core::bound::SubmitLimits;
 use hq_core::id::JobId;
-use hq_core::job::{Job, Submit, SubmitKind};
+use hq_core::job::{Job, RevisedTasks, Submit, SubmitKind};
 use hq_core::notice::shown_target;
 use hq_core::pace::PaceFacts;
 use hq_core::range::IdArray;
@@ -62,6 +62,20 @@ pub(super) fn finished(view: &View<'_>, job: &Job) -> Option<Timestamp> {
 /// The maximum number of ranges of held tasks that `job info` gets.
 const HELD_RANGES_SHOWN: usize = 1_000;
 
+/// The maximum numbers of changes and of ranges of changed tasks that `job info` gets.
+const REVISED_SHOWN: (usize, usize) = (100, 1_000);
+
+fn revised(job: &Job) -> Vec<client::RevisedTasks> {
+    let (changes_max, ranges_max) = REVISED_SHOWN;
+    let changes = job.changes().into_iter().take(changes_max);
+    let shown = changes.map(|RevisedTasks { ids, change }| {
+        let ranges = ids.ranges().iter().take(ranges_max).copied();
+        let ids = IdArray::new(ranges.collect()).unwrap_or_default();
+        (&RevisedTasks { ids, change }).into()
+    });
+    shown.collect()
+}
+
 /// Returns all data of a job except its submits and the ids of its tasks; see [`add_submits`].
 pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
     let held = job.held();
@@ -97,6 +111,7 @@ pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
         held_count: held.len(),
         limits: Some(limits(view, job)),
         waits: view.state.blocking_limits_of(job),
+        revised: revised(job),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use hq_core::bound::Bound;
 use hq_core::id::JobId;
-use hq_core::job::Held;
+use hq_core::job::{Held, JobRevised};
 use hq_core::range::IndexSet;
 use hq_core::server_state::{Change, ChangeKind};
 use hq_core::template::SubmitTarget;
@@ -21,6 +21,7 @@ impl Group<'_> {
             self.run(sql, [job.as_u32()])?;
             // The row of the job remains until compaction, but this entry would remain even longer.
             meta::remove(self.connection, &format!("{}{job}", meta::RESUBMITTED))?;
+            meta::remove(self.connection, &format!("{}{job}", meta::REVISED))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::REPEATED))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::FIRST_INSTANCE))?;
             meta::remove_all(self.connection, &format!("{}{job}_", meta::SUBMIT_KEY))?;
@@ -78,6 +79,24 @@ impl Group<'_> {
         };
         let data = json!({"name": name, "before": text(before), "limit": bound});
         self.event(at, kind, None, None, &data)
+    }
+
+    /// Stores a change of a job and its tasks.
+    pub(super) fn revised(&mut self, at: Timestamp, revised: &JobRevised) -> rusqlite::Result<()> {
+        let id = revised.job.as_u32();
+        meta::note_revised(self.connection, revised.job, &revised.kept)?;
+        if let Some(name) = &revised.after.name {
+            let sql = "UPDATE job_data SET name = ? WHERE id = ?";
+            self.run(sql, params![name, id])?;
+        }
+        let before: Vec<_> = revised.before.iter().map(encode::change_json).collect();
+        let data = json!({
+            "job_id": id,
+            "tasks": revised.tasks.to_string(),
+            "before": before,
+            "after": encode::change_json(&revised.after),
+        });
+        self.event(at, "job-changed", Some(revised.job), None, &data)
     }
 
     /// Stores a hold or release of tasks.

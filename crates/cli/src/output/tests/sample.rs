@@ -169,6 +169,7 @@ pub(super) fn job() -> client::JobDetail {
         held_count: 0,
         limits: None,
         waits: Vec::new(),
+        revised: Vec::new(),
     }
 }
 

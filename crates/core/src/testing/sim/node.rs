@@ -378,6 +378,9 @@ pub(super) fn heard(command: WorkerCommand) -> Option<Input> {
         WorkerCommand::Signal(tasks, signal) => {
             Input::Signal(tasks.into_iter().map(key).collect(), signal)
         }
+        WorkerCommand::TimeLimit(tasks, limit) => {
+            Input::TimeLimit(tasks.into_iter().map(key).collect(), limit)
+        }
         WorkerCommand::Hold(is_held) => Input::Hold(is_held),
         WorkerCommand::Stop | WorkerCommand::StopDrained => Input::Stop,
         WorkerCommand::ServerEnds => Input::ServerEnds,

@@ -154,14 +154,15 @@ messages! {
     handshake: Handshake Hello Refusal;
     worker: ToServer ToWorker Register Reattach OpenRelay RelayOpened RelayFrame HeldVariant
         Registered Refused Heartbeat NodeFault Unkillable Notify ReadOutput Output Values Value
-        Overview NetworkCounters Gpus Gpu Ping Acknowledge Stop Hold Signal Goodbye Template Assign
+        Overview NetworkCounters Gpus Gpu Ping Acknowledge Stop Hold Signal TimeLimit Goodbye Template Assign
         Assignment Instance TaskList TaskGroup Report TaskCurve Started Ended Failure ToHolder
         HeldNames FromHolder;
     client: Request QuarantineWorkers ServerStop Reply AskTokens NewToken Tokens Token AskProblems
         Problems Problem HttpOpened DebugDump Empty Journal JournalLines SqlQuery SqlTable Error
         JobId Selector ServerInfo Submit Origin SelfClosingJob NotifyTarget JobNotice After
         SubmitAll SubmittedAll SubmitResult Resubmit ChosenTasks Resize NewRequest Resubmitted
-        ResubmittedJob NewJob ArraySubmit GraphSubmit OpenJob Cancel CancelTasks SignalTasks SignaledTasks HoldTasks HeldTasks
+        ResubmittedJob NewJob ArraySubmit GraphSubmit OpenJob Cancel CancelTasks SignalTasks SignaledTasks HoldTasks
+        ChangedTasks ChangeJob JobChange TaskChange RevisedTasks KeptChanges
         ChangeLimit Limits LimitInfo LimitUser SubmitLimits LimitUse
         DropEntries Forget
         Forgotten ReadOutput Output JobResult JobResults TaskStats JobSummary PaceFacts JobList
@@ -289,6 +290,9 @@ fn from_server(read: FromServer) -> Option<worker::ToWorker> {
         FromServer::Input(Input::Kill(keys)) => WorkerCommand::Kill(rows(keys)),
         FromServer::Input(Input::KillNow(keys)) => WorkerCommand::KillNow(rows(keys)),
         FromServer::Input(Input::Signal(keys, signal)) => WorkerCommand::Signal(rows(keys), signal),
+        FromServer::Input(Input::TimeLimit(keys, limit)) => {
+            WorkerCommand::TimeLimit(rows(keys), limit)
+        }
         FromServer::Input(Input::Hold(held)) => WorkerCommand::Hold(held),
         FromServer::Input(Input::Stop) => WorkerCommand::Stop,
         FromServer::Input(Input::ServerEnds) => WorkerCommand::ServerEnds,

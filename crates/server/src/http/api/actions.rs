@@ -11,7 +11,7 @@ use hq_core::range::IdArray;
 use hq_core::refusal::Refusal;
 use hq_core::selector::Selector;
 use hq_core::server_state::{
-    Command, HeldTasks, JobResult, Reply as Outcome, Resubmitted, Signaled, StopResult,
+    ChangedTasks, Command, JobResult, Reply as Outcome, Resubmitted, Signaled, StopResult,
 };
 use hq_core::task::TaskState;
 use hq_protocol::convert::AllocRequest;
@@ -173,9 +173,9 @@ async fn change_held(app: &App, job: &str, task: Option<&str>, is_held: bool) ->
     if let Outcome::Refused(why) = &outcome {
         return Err(Refusal::from(why).into());
     }
-    let Outcome::Held(HeldTasks {
+    let Outcome::Changed(Ok(ChangedTasks {
         changed, running, ..
-    }) = outcome
+    })) = outcome
     else {
         return Err(unexpected());
     };

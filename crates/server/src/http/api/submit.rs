@@ -187,7 +187,7 @@ fn accepted(outcome: Outcome) -> Result<Id, ApiError> {
         | Outcome::Jobs(_)
         | Outcome::Resubmitted(_)
         | Outcome::Signaled(_)
-        | Outcome::Held(_)
+        | Outcome::Changed(_)
         | Outcome::Limit(_)
         | Outcome::Forgotten { .. }
         | Outcome::Queue(_)

@@ -1,0 +1,196 @@
+//! Changes of jobs and tasks after their submit (`hq job set`).
+//!
+//! Waiting tasks leave the ready queue and enter it again with their new request. What workers have
+//! received and not started comes back. Running tasks keep their requests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{ChangeKind, ChangedTasks, Ctx, ServerState, WorkerCommand};
+use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
+use crate::job::{Job, JobChange, JobRevised, KeptChanges, RevisedParts, SubmitAt, TaskChange};
+use crate::range::IdArray;
+use crate::refusal::Refusal;
+use crate::time::Time;
+
+impl ServerState {
+    /// Changes a job, and those of `tasks` that have not ended. `None` means all tasks.
+    pub(super) fn change_job(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        tasks: Option<&IdArray>,
+        change: &JobChange,
+    ) -> Result<ChangedTasks, Refusal> {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return Err(Refusal::not_found(format!("job {id} not found")));
+        };
+        if job.is_completed() {
+            return Err(Refusal::conflict(format!("job {id} has ended")));
+        }
+        let found = match change.tasks.is_empty() {
+            true => RevisedParts::default(),
+            false => job.revise(tasks, &change.tasks).map_err(|why| {
+                let text = format!("the tasks of job {id} cannot be changed: {why}");
+                Refusal::invalid(text)
+            })?,
+        };
+        let of_job = job.replaced(change);
+        job.name = change.name.clone().unwrap_or_else(|| job.name.clone());
+        let is_limited = change.max_running.is_some() || change.max_rate.is_some();
+        if is_limited {
+            let max = change.max_running.unwrap_or(job.max_running);
+            let rate = change.max_rate.unwrap_or(job.max_rate);
+            job.limits_set_at = u32::try_from(job.submits.len()).ok();
+            self.limit_job(ctx.now.mono, id, max, rate);
+            self.recall_behind(ctx, Some(id));
+            self.dispatcher.note_ready();
+        }
+        self.apply_changes(ctx, id, &found, &change.tasks);
+        let of_tasks = match found.before.is_empty() {
+            true => vec![TaskChange::default()],
+            false => found.before,
+        };
+        if !change.is_of_tasks() || !found.ids.is_empty() {
+            let before = of_tasks.into_iter().map(|tasks| JobChange {
+                tasks,
+                ..of_job.clone()
+            });
+            ctx.persist(ChangeKind::JobRevised(Box::new(JobRevised {
+                job: id,
+                tasks: found.ids.clone(),
+                before: before.collect(),
+                after: change.clone(),
+                kept: self.jobs.get(id).map(Job::kept_changes).unwrap_or_default(),
+            })));
+            self.autoalloc.note_change(ctx.now);
+        }
+        Ok(ChangedTasks {
+            changed: found.ids,
+            sent: found.sent,
+            running: found.running,
+        })
+    }
+
+    /// Makes the new values of tasks effective.
+    fn apply_changes(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        found: &RevisedParts,
+        change: &TaskChange,
+    ) {
+        let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
+        for number in 0..u32::try_from(submits).unwrap_or(u32::MAX) {
+            self.complete_revisions(SubmitAt { job: id, number });
+        }
+        let is_queued_again = change.priority.is_some() || change.is_request();
+        if is_queued_again {
+            self.dispatcher.remove_tasks(id, &found.waiting);
+        }
+        for (number, waiting) in &found.waiting {
+            let at = SubmitAt {
+                job: id,
+                number: *number,
+            };
+            for (from, to) in waiting.ranges() {
+                self.ask_again(Some(ctx.now.mono), at, from, to);
+                if is_queued_again {
+                    self.review(ctx, at, from..to, true);
+                }
+            }
+        }
+        if is_queued_again || change.time_limit.is_some() {
+            self.retract_tasks(ctx, id, |slot| {
+                let waiting = found.waiting.get(&slot.submit);
+                waiting.is_some_and(|waiting| waiting.contains(slot.index))
+            });
+        }
+        if let Some(limit) = change.time_limit {
+            let limit = Some(limit).filter(|limit| !limit.is_zero());
+            self.send_time_limit(ctx, id, &found.running, limit);
+        }
+    }
+
+    /// Makes the templates of new changes of a submit.
+    fn complete_revisions(&mut self, at: SubmitAt) {
+        while let Some(count) = self.jobs.submit(at).and_then(|submit| submit.incomplete()) {
+            let first = self.number_templates(count);
+            if let Some(submit) = self.jobs.submit_mut(at) {
+                submit.complete(first, |requests| self.dispatcher.intern(requests));
+            }
+            let submit = self.jobs.submit(at);
+            // Graphs that are queued in portions are also interned in portions.
+            if submit.is_some_and(|submit| !self.is_divided(submit)) {
+                self.intern(at, 0..u32::MAX);
+            }
+        }
+    }
+
+    fn send_time_limit(
+        &self,
+        ctx: &mut Ctx<'_>,
+        id: JobId,
+        running: &IdArray,
+        limit: Option<Duration>,
+    ) {
+        let mut all = BTreeMap::<WorkerId, Vec<(TaskKey, InstanceId)>>::new();
+        for task in running.iter() {
+            let found = self.jobs.get(id).and_then(|job| job.find(TaskId(task)));
+            let holder = found.and_then(|slot| self.holder(slot.of(id)));
+            if let Some((worker, instance)) = holder {
+                all.entry(worker).or_default().push(instance);
+            }
+        }
+        for (worker, tasks) in all {
+            let found = self.workers.get(worker);
+            if found.is_some_and(|worker| worker.config.takes_signals && !worker.is_away()) {
+                ctx.send(worker, WorkerCommand::TimeLimit(tasks, limit));
+            }
+        }
+    }
+
+    /// Restores the changes of a job. Must be called after its submits, and before its tasks. Ignores
+    /// unknown jobs and tasks.
+    pub fn restore_changes(&mut self, id: JobId, kept: &KeptChanges) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        let submits = job.restore_changes(&kept.tasks);
+        if let Some(set_at) = kept.limits_set_at {
+            let later = job.submits.iter().skip(set_at as usize);
+            let mut limits = later.map(|submit| &submit.limits);
+            if !limits.any(|later| later.max_running.is_some() || later.max_rate.is_some()) {
+                job.limits_set_at = Some(set_at);
+                self.limit_job(Time(0), id, kept.max_running, kept.max_rate);
+            }
+        }
+        for number in submits {
+            let at = SubmitAt { job: id, number };
+            self.complete_revisions(at);
+            self.ask_again(None, at, 0, u32::MAX);
+        }
+    }
+}
+
+impl Job {
+    /// Returns the values of the job that a change replaces.
+    fn replaced(&self, change: &JobChange) -> JobChange {
+        JobChange {
+            name: change.name.as_ref().map(|_| self.name.clone()),
+            max_running: change.max_running.map(|_| self.max_running),
+            max_rate: change.max_rate.map(|_| self.max_rate),
+            tasks: TaskChange::default(),
+        }
+    }
+
+    /// Returns all changes that apply to the job.
+    fn kept_changes(&self) -> KeptChanges {
+        KeptChanges {
+            limits_set_at: self.limits_set_at,
+            max_running: self.max_running,
+            max_rate: self.max_rate,
+            tasks: self.changes(),
+        }
+    }
+}
