@@ -31,6 +31,7 @@ mod questions;
 mod reconnect;
 mod restart;
 mod retries;
+mod revised;
 mod sent;
 mod stop;
 mod submit;

@@ -627,3 +627,72 @@ impl Job {
         submits
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn priority(value: i32) -> TaskChange {
+        TaskChange {
+            priority: Some(value),
+            ..TaskChange::default()
+        }
+    }
+
+    #[test]
+    fn parts_follow_the_latest_change_of_each_task() {
+        let mut all = Revisions::default();
+        let (a, b) = (all.number_of(priority(1)), all.number_of(priority(2)));
+        assert_eq!(all.number_of(priority(1)), a);
+        all.set(2, 8, Some(a));
+        all.set(4, 6, Some(b));
+        all.set(5, 6, None);
+        let parts = [
+            (0, 2, None),
+            (2, 4, Some(a)),
+            (4, 5, Some(b)),
+            (5, 6, None),
+            (6, 8, Some(a)),
+            (8, 10, None),
+        ];
+        assert_eq!(all.parts(0, 10), parts);
+        assert_eq!(all.parts(3, 5), [(3, 4, Some(a)), (4, 5, Some(b))]);
+        assert_eq!(all.parts(9, 9), []);
+        all.set(4, 6, Some(a));
+        all.tidy();
+        assert_eq!(
+            all.parts(0, 10),
+            [(0, 2, None), (2, 8, Some(a)), (8, 10, None)]
+        );
+        assert_eq!(all.made.len(), 1);
+    }
+
+    #[test]
+    fn a_later_change_replaces_only_what_it_names() {
+        let entry = |name: &str, amount| ResourceEntry {
+            resource: name.into(),
+            policy: Policy::default(),
+            amount: Amount::whole(amount),
+        };
+        let first = TaskChange {
+            resources: vec![entry("cpus", 2), entry("mem", 100)],
+            ..priority(1)
+        };
+        let second = TaskChange {
+            time_limit: Some(Duration::ZERO),
+            resources: vec![entry("mem", 0)],
+            ..TaskChange::default()
+        };
+        let both = first.followed_by(&second);
+        assert_eq!(
+            (both.priority, both.time_limit),
+            (Some(1), Some(Duration::ZERO))
+        );
+        assert_eq!(both.resources, [entry("cpus", 2), entry("mem", 0)]);
+        let task = crate::testing::template(&["true"]);
+        let changed = both.applied(&task);
+        assert_eq!(changed.requests.as_slice()[0].entries, [entry("cpus", 2)]);
+        assert_eq!((changed.priority, changed.time_limit), (1, None));
+        assert_eq!(both.replaced(&task).applied(&changed), task, "taken back");
+    }
+}

@@ -9,7 +9,7 @@ use super::prepared::{BodyEncoder, Prepared, is_large};
 use super::refusal::SubmitRefusal;
 use crate::bound::SubmitLimits;
 use crate::id::{JobId, TaskId};
-use crate::job::{Job, Submit, SubmitKind, TaskSlot};
+use crate::job::{Job, Submit, SubmitKind, TaskChange, TaskSlot};
 use crate::limits::check_submit;
 use crate::range::{IdArray, IdRange, IndexSet};
 use crate::resize::{NewRequest, resized};
@@ -17,6 +17,7 @@ use crate::selector::{Selected, Selector};
 use crate::task::{Phase, TaskState};
 use crate::template::{
     ArrayIds, ArraySpec, Entries, GraphSpec, GraphTask, SubmitBody, SubmitSpec, SubmitTarget,
+    TaskTemplate,
 };
 
 /// A request to resubmit jobs.
@@ -154,23 +155,17 @@ pub fn specs(job: &Job) -> Vec<SubmitSpec> {
     };
     let submits = job.submits.iter().zip(0..);
     let specs = submits.map(|(submit, number)| {
-        let body = all.body(number, submit);
         // All tasks are included, and so are all dependencies.
-        let (body, _) = body.unwrap_or_else(|_| {
+        let bodies = all.bodies(number, submit).unwrap_or_else(|_| {
             crate::bug!(
                 "a task of job {} depends on one that the job never had",
                 job.id
             );
-            (
-                SubmitBody::Graph(GraphSpec {
-                    templates: Vec::new(),
-                    tasks: Vec::new(),
-                }),
-                0,
-            )
+            Vec::new()
         });
-        let shown = spec(job, submit, body);
-        match &submit.origin {
+        let shown = bodies.into_iter().zip(0..);
+        let shown = shown.map(|((body, _), part)| spec(job, submit, body, part));
+        shown.map(|shown| match &submit.origin {
             // Tasks submit only to the job that they belong to.
             Some(origin) => SubmitSpec {
                 target: SubmitTarget::Attach(job.id),
@@ -178,9 +173,9 @@ pub fn specs(job: &Job) -> Vec<SubmitSpec> {
                 ..shown
             },
             None => shown,
-        }
+        })
     });
-    specs.collect()
+    specs.flatten().collect()
 }
 
 /// Applies new requests to the tasks.
@@ -272,18 +267,19 @@ fn bodies(job: &Job, choice: &Choice) -> Result<Vec<(SubmitSpec, u32)>, SubmitRe
         if let Some(task) = choice.without_arguments(number, submit) {
             return Err(SubmitRefusal::ArgumentsDropped(task));
         }
-        let (body, count) = selection.body(number, submit)?;
-        // No task of this submit is chosen, so the submit is not part of the new job.
-        if count == 0 {
-            continue;
+        for ((body, count), part) in selection.bodies(number, submit)?.into_iter().zip(0..) {
+            // No task of this submit is chosen, so the submit is not part of the new job.
+            if count == 0 {
+                continue;
+            }
+            let after = match choice {
+                Choice::States(_) => submit.after.clone(),
+                // A client that chose single tasks knows that their conditions are met.
+                Choice::Positions(_) => Vec::new(),
+            };
+            let spec = spec(job, submit, body, part);
+            specs.push((SubmitSpec { after, ..spec }, count));
         }
-        let after = match choice {
-            Choice::States(_) => submit.after.clone(),
-            // A client that chose single tasks knows that their conditions are met.
-            Choice::Positions(_) => Vec::new(),
-        };
-        let spec = spec(job, submit, body);
-        specs.push((SubmitSpec { after, ..spec }, count));
     }
     Ok(specs)
 }
@@ -315,26 +311,41 @@ impl Selection<'_> {
         self.added_again.get(submit as usize) == Some(&true)
     }
 
-    /// Returns the chosen tasks of a submit and their number.
-    fn body(&self, number: u32, submit: &Submit) -> Result<(SubmitBody, u32), SubmitRefusal> {
-        Ok(match &submit.kind {
-            SubmitKind::Array { asked, entries, .. } => {
-                let chosen = self.choice.ranges(number, submit);
-                let (ids, entries) = select_array(submit, entries.as_ref(), &chosen);
-                let count = ids.len();
-                let array = ArraySpec {
-                    ids: ArrayIds::Given(ids),
-                    entries,
-                    template: asked.clone(),
-                };
-                (SubmitBody::Array(array), count)
-            }
-            SubmitKind::Graph { .. } => {
-                let graph = self.graph(number, submit)?;
-                let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
-                (SubmitBody::Graph(graph), count)
-            }
-        })
+    /// Returns the chosen tasks of a submit and their number. An array whose tasks were changed
+    /// differently becomes several ones.
+    fn bodies(
+        &self,
+        number: u32,
+        submit: &Submit,
+    ) -> Result<Vec<(SubmitBody, u32)>, SubmitRefusal> {
+        let SubmitKind::Array { asked, entries, .. } = &submit.kind else {
+            let graph = self.graph(number, submit)?;
+            let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
+            return Ok(vec![(SubmitBody::Graph(graph), count)]);
+        };
+        let chosen = self.choice.ranges(number, submit).into_iter();
+        let chosen: Vec<_> = chosen
+            .flat_map(|(from, to)| submit.changes(from, to))
+            .collect();
+        let mut changes: Vec<_> = chosen.iter().map(|(.., change)| *change).collect();
+        changes.sort_unstable();
+        changes.dedup();
+        if changes.is_empty() {
+            changes.push(None);
+        }
+        let bodies = changes.into_iter().map(|change| {
+            let chosen = chosen.iter().filter(|(.., other)| *other == change);
+            let chosen: Vec<_> = chosen.map(|(from, to, _)| (*from, *to)).collect();
+            let (ids, entries) = select_array(submit, entries.as_ref(), &chosen);
+            let count = ids.len();
+            let array = ArraySpec {
+                ids: ArrayIds::Given(ids),
+                entries,
+                template: changed(asked, change),
+            };
+            (SubmitBody::Array(array), count)
+        });
+        Ok(bodies.collect())
     }
 
     /// Returns the chosen tasks of a graph. Their dependencies must be done or chosen as well.
@@ -363,6 +374,7 @@ impl Selection<'_> {
             Choice::States(_) => phase == Some(Phase::Finished),
             Choice::Positions(_) => true,
         };
+        let mut named = NamedTemplates::new(templates);
         let mut tasks = Vec::new();
         for index in graph.order().iter().copied().filter(|i| is_chosen(*i)) {
             let mut deps = Vec::new();
@@ -394,21 +406,58 @@ impl Selection<'_> {
                     return Err(SubmitRefusal::DependencyNotChosen(id(index), dep));
                 }
             }
+            let template = template_of.get(index as usize).copied().unwrap_or_default();
             tasks.push(GraphTask {
                 id: id(index),
-                template: template_of.get(index as usize).copied().unwrap_or_default(),
+                template: named.number(template, submit.change(index)),
                 deps,
             });
         }
         Ok(GraphSpec {
-            templates: templates.to_vec(),
+            templates: named.all,
             tasks,
         })
     }
 }
 
-/// Returns the spec of a submit that contains some of the tasks of another submit.
-fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
+/// The templates of a graph, also of tasks that were changed.
+struct NamedTemplates<'a> {
+    all: Vec<Arc<TaskTemplate>>,
+    changed: BTreeMap<(u32, &'a TaskChange), u32>,
+}
+
+impl<'a> NamedTemplates<'a> {
+    fn new(submitted: &[Arc<TaskTemplate>]) -> Self {
+        Self {
+            all: submitted.to_vec(),
+            changed: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the number of a template after a change.
+    fn number(&mut self, template: u32, change: Option<&'a TaskChange>) -> u32 {
+        let (Some(change), Some(asked)) = (change, self.all.get(template as usize)) else {
+            return template;
+        };
+        let asked = Arc::clone(asked);
+        *self.changed.entry((template, change)).or_insert_with(|| {
+            self.all.push(changed(&asked, Some(change)));
+            u32::try_from(self.all.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+}
+
+/// Returns a template with a change of its tasks after the submit.
+fn changed(asked: &Arc<TaskTemplate>, change: Option<&TaskChange>) -> Arc<TaskTemplate> {
+    match change {
+        Some(change) => Arc::new(change.applied(asked)),
+        None => Arc::clone(asked),
+    }
+}
+
+/// Returns the spec of a submit that contains some of the tasks of another submit. `part` numbers the
+/// specs of that submit.
+fn spec(job: &Job, submit: &Submit, body: SubmitBody, part: u32) -> SubmitSpec {
     let (name, max_fails) = (job.name.clone(), job.max_fails);
     // Tasks that were able to submit to the old job can submit to the new one.
     let target = if job.closes_itself {
@@ -425,7 +474,13 @@ fn spec(job: &Job, submit: &Submit, body: SubmitBody) -> SubmitSpec {
         submit_dir: submit.header.submit_dir.clone(),
         stream_dir: submit.asked_stream_dir.clone(),
         after: Vec::new(),
-        notify: submit.notify.clone(),
+        // Users are notified once.
+        notify: submit
+            .notify
+            .iter()
+            .filter(|_| part == 0)
+            .cloned()
+            .collect(),
         origin: None,
         nonce: None,
         notes: submit.notes.clone(),

@@ -8,8 +8,10 @@ use super::World;
 use crate::bound::{LimitChange, LimitUse, SubmitLimits};
 use crate::growth::Growth;
 use crate::id::{JobId, TaskId};
+use crate::job::{JobChange, TaskChange};
 use crate::range::IdArray;
-use crate::resource::request::{RequestVariants, ResourceRequest};
+use crate::resource::amount::Amount;
+use crate::resource::request::{Policy, RequestVariants, ResourceEntry, ResourceRequest};
 use crate::selector::Selector;
 use crate::server_state::{Again, Command, Input, WatchSpec};
 use crate::task::TaskState;
@@ -220,7 +222,10 @@ impl World {
             return;
         }
         if self.rng.chance(60) {
-            self.hold_tasks();
+            match self.rng.chance(50) {
+                true => self.hold_tasks(),
+                false => self.change_tasks(),
+            }
             return;
         }
         if self.rng.chance(40) {
@@ -280,6 +285,38 @@ impl World {
             job,
             tasks,
             is_held,
+        });
+    }
+
+    /// Changes some or all tasks of one job, in any state.
+    fn change_tasks(&mut self) {
+        let last = self.state.last_job().map_or(1, |job| job.0);
+        let job = JobId(1 + self.rng.below(last + 1));
+        let (first, count) = (self.rng.below(12), 1 + self.rng.below(6));
+        let some = IdArray::consecutive(first, count).expect("fits");
+        let cpus = self.rng.chance(40).then(|| ResourceEntry {
+            resource: "cpus".into(),
+            policy: Policy::default(),
+            amount: Amount::whole(1 + self.rng.below(3)),
+        });
+        let priority = i32::try_from(self.rng.below(4)).expect("small");
+        let tasks = TaskChange {
+            priority: self.rng.chance(60).then_some(priority),
+            time_limit: self.rng.chance(10).then_some(Duration::from_secs(20)),
+            resources: cpus.into_iter().collect(),
+            ..TaskChange::default()
+        };
+        let max = self.rng.chance(20).then(|| Some(1 + self.rng.below(4)));
+        let change = JobChange {
+            max_running: max.filter(|_| self.rng.chance(50)),
+            tasks,
+            ..JobChange::default()
+        };
+        let is_whole = self.rng.chance(40) || change.max_running.is_some();
+        self.request(Command::ChangeJob {
+            job,
+            tasks: (!is_whole).then_some(some),
+            change: Box::new(change),
         });
     }
 
