@@ -172,6 +172,51 @@ fn held_tasks_wait_for_their_release_also_after_a_restart() {
 }
 
 #[test]
+fn changed_tasks_start_and_end_as_changed_also_after_a_kill_of_the_server() {
+    let mut env = Env::new();
+    let server = env.start_server_with(&["--journal", "journal"]);
+    env.start_worker(2);
+    let script = "echo $HQ_TASK_ID $HQ_CPUS >> ran; while [ ! -e go ]; do sleep 0.05; done";
+    let job = env.submit(&["--array=1-6", "--", "bash", "-c", script]);
+    env.wait_lines("ran", 2);
+    env.hq(&["job", "set", &job, "--tasks=2-4,9", "--time-limit=100ms"])
+        .says(&format!("Job {job} changed: 3 tasks"))
+        .says("Changing task 9 failed; task not found")
+        .exits_with(1);
+    env.wait_lines("ran", 3);
+    env.hq(&["worker", "stop", "all"]).ok();
+    let rest = ["--tasks=5-6", "--cpus=2", "--priority=3"];
+    env.hq(&[&["job", "set", &job], &rest[..]].concat()).ok();
+    env.hq(&["job", "set", &job, "--name=other"])
+        .says(&format!("Job {job} changed"))
+        .ok();
+    kill_server(&mut env, server);
+    env.start_server_with(&["--journal", "journal"]);
+    env.hq(&["job", "info", "-v", &job])
+        .says("| Name                 | other")
+        .says("tasks 5-6: priority 3, cpus 2 compact")
+        .ok();
+    std::fs::write(env.path("go"), "").expect("writable");
+    env.start_worker(2);
+    env.wait_job(&job);
+    let ran = std::fs::read_to_string(env.path("ran")).expect("it exists");
+    let later: Vec<&str> = ran
+        .lines()
+        .filter(|line| line.starts_with(['5', '6']))
+        .collect();
+    assert_eq!(later, ["5 0,1", "6 0,1"]);
+    env.hq(&["journal", "export", "journal"])
+        .says("{\"after\":{\"name\":\"other\"},\"before\":[{\"name\":\"bash\"}]")
+        .ok();
+    env.hq(&["job", "set", &job, "--priority=1"])
+        .says(&format!("Changing job {job} failed; it has ended"))
+        .exits_with(1);
+    env.hq(&["job", "set", &job])
+        .says("say what to change")
+        .exits_with(2);
+}
+
+#[test]
 fn no_more_tasks_run_than_limits_allow_also_through_kills() {
     let mut env = Env::new();
     let server = env.start_server_with(&["--journal", "journal"]);
@@ -185,7 +230,8 @@ fn no_more_tasks_run_than_limits_allow_also_through_kills() {
     let script =
         "for lock in a b; do exec 9> $lock; flock -n 9 && { sleep 0.02; exit; }; done; exit 1";
     let job = env.submit(&["--limit=db", "--array=1-60", "--", "bash", "-c", script]);
-    let worker = env.start_worker(4);
+    // The places of its tasks stay taken until its server has been silent for too long.
+    let worker = env.start_worker_with(&["--cpus=4", "--heartbeat=500ms"]);
     env.start_worker(4);
     wait_for(
         "some tasks have finished",

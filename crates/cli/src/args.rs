@@ -23,6 +23,7 @@ pub(crate) mod other;
 pub(crate) mod output_log;
 pub(crate) mod run;
 pub(crate) mod server;
+pub(crate) mod set;
 pub(crate) mod submit;
 pub(crate) mod task;
 pub(crate) mod token;

@@ -45,6 +45,7 @@ mod notify;
 mod output_log;
 mod run;
 mod server;
+mod set;
 mod situation;
 mod status;
 mod submit;
@@ -284,6 +285,7 @@ async fn run_job(command: JobCommand, context: &mut Context) -> CliResult<()> {
         JobCommand::Cancel(Deferred(args)) => job::cancel(args, context).await,
         JobCommand::Hold(Deferred(args)) => hold::jobs(&args, true, context).await,
         JobCommand::Release(Deferred(args)) => hold::jobs(&args, false, context).await,
+        JobCommand::Set(Deferred(args)) => set::run(args, context).await,
         JobCommand::Resubmit(Deferred(args)) => job::resubmit(args, context).await,
         JobCommand::Forget(Deferred(args)) => job::forget(args, context).await,
         JobCommand::Cat(Deferred(args)) => job::cat(args, context).await,

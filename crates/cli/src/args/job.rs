@@ -10,6 +10,7 @@ use hq_protocol::client;
 use hq_stream::Channel;
 
 use super::deferred::Deferred;
+use super::set::SetArgs;
 use super::submit::{FollowArgs, NotifyArgs, OwnTasksArgs, SubmitArgs};
 use super::task::TaskStateArg;
 use crate::parse::array::parse_id_array;
@@ -41,6 +42,10 @@ pub(crate) enum JobCommand {
     Hold(Deferred<SelectorArgs>),
     /// Let the held tasks of jobs start
     Release(Deferred<SelectorArgs>),
+    /// Change jobs, and tasks that have not ended
+    ///
+    /// Running tasks keep their resources. Priorities and limits also apply to their next attempts.
+    Set(Deferred<SetArgs>),
     /// Submit the tasks of jobs again, as new jobs; this needs no script or job file
     Resubmit(Deferred<ResubmitArgs>),
     /// Remove ended jobs from the server's memory

@@ -184,14 +184,14 @@ async fn change(
 }
 
 /// Returns a text such as `tasks 1-4 of job 2`, given the ids, their number and the job.
-fn shown(ids: &str, (count, job): (u32, u32)) -> String {
+pub(super) fn shown(ids: &str, (count, job): (u32, u32)) -> String {
     let ids = cut(ids, IDS_SHOWN_MAX).unwrap_or_else(|| ids.to_owned());
     let noun = if count == 1 { "task" } else { "tasks" };
     format!("{noun} {ids} of job {job}")
 }
 
 /// Splits tasks into portions that the server accepts.
-fn portions(tasks: &IdArray) -> Vec<IdArray> {
+pub(super) fn portions(tasks: &IdArray) -> Vec<IdArray> {
     let max = u32::try_from(HELD_RANGES_MAX).unwrap_or(u32::MAX);
     let (mut portions, mut open, mut left) = (Vec::new(), Vec::new(), max);
     for range in tasks.ranges() {
@@ -217,7 +217,7 @@ fn portions(tasks: &IdArray) -> Vec<IdArray> {
 }
 
 /// Splits ids into those that a job has and those that it does not have.
-async fn split_known(
+pub(super) async fn split_known(
     client: &mut Client,
     job: u32,
     tasks: IdArray,
@@ -240,7 +240,7 @@ async fn split_known(
     Ok((sorted(known), Missing::of(Some(&(&sorted(missing)).into()))))
 }
 
-fn add(set: &mut IndexSet, found: Option<&common::IdArray>) {
+pub(super) fn add(set: &mut IndexSet, found: Option<&common::IdArray>) {
     for range in found.iter().flat_map(|found| &found.ranges) {
         let (first, step) = (range.first, range.step.max(1));
         match step {

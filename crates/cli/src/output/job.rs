@@ -1,6 +1,7 @@
 //! Jobs: what was submitted, lists, and details with tasks in pages.
 
 use std::io;
+use std::time::Duration;
 
 use hq_core::job::{JobState, JobTotals, TaskTotals};
 use hq_core::words::{count, noun_of};
@@ -9,7 +10,7 @@ use hq_protocol::{client, common};
 use serde_json::{Map, Value, json};
 
 use super::format::{
-    cut, elapsed, id_array, rfc3339, seconds, short_name, short_words, utc_seconds,
+    cut, elapsed, id_array, rfc3339, seconds, short_name, short_words, utc_seconds, words,
 };
 use super::grid::{Grid, Look, Text, job_state, task_color};
 use super::json::{JsonStream, stdio_value, write_value};
@@ -265,6 +266,39 @@ fn limits(job: &client::JobDetail) -> Vec<String> {
     uses.chain(max).chain(rate).chain(waits).collect()
 }
 
+/// Returns a change of tasks after their submit, such as `tasks 1-4: priority 5, cpus 2 compact`.
+fn revised(tasks: &client::RevisedTasks) -> String {
+    let ids = tasks.ids.as_ref().map(id_array).unwrap_or_default();
+    let ids = cut(&ids, HELD_SHOWN_MAX).unwrap_or(ids);
+    let change = tasks.change.clone().unwrap_or_default();
+    let time = |name: &str, ns: Option<u64>| {
+        ns.map(|ns| match ns {
+            0 => format!("no {name}"),
+            ns => format!("{name} {}", words(Duration::from_nanos(ns))),
+        })
+    };
+    let crash_limit = change
+        .crash_limit
+        .map(|limit| template::crash_limit(&limit));
+    let entries = change
+        .resources
+        .iter()
+        .map(|entry| match entry.amount_units {
+            0 if entry.policy() != common::Policy::All => format!("no {}", entry.resource),
+            _ => template::entry(entry).replacen(':', "", 1),
+        });
+    let values = [
+        change
+            .priority
+            .map(|priority| format!("priority {priority}")),
+        time("time limit", change.time_limit_ns),
+        time("time request", change.time_request_ns),
+        crash_limit.map(|limit| format!("crash limit {limit}")),
+    ];
+    let values: Vec<String> = values.into_iter().flatten().chain(entries).collect();
+    format!("tasks {ids}: {}", values.join(", "))
+}
+
 fn write_job(
     out: Out<'_>,
     look: Look,
@@ -304,6 +338,10 @@ fn write_job(
         let limits = limits(job);
         if !limits.is_empty() {
             grid.field("Limits", limits.join("\n"));
+        }
+        if !job.revised.is_empty() {
+            let lines: Vec<String> = job.revised.iter().map(revised).collect();
+            grid.field("Changed", lines.join("\n"));
         }
     }
     let mut text = grid.render();
@@ -462,7 +500,10 @@ fn add_definition(grid: &mut Grid, submit: &client::SubmitInfo, job: u32) {
     grid.field("Environment", template::environment(task));
     grid.field("Working directory", path(&task.cwd));
     grid.field("Task time limit", template::time_limit(task));
-    grid.field("Crash limit", template::crash_limit(task));
+    grid.field(
+        "Crash limit",
+        template::crash_limit(&task.crash_limit.unwrap_or_default()),
+    );
 }
 
 fn write_failed(
@@ -617,7 +658,7 @@ pub(super) fn definition(template: &common::TaskTemplate, job: Option<u32>) -> V
         common::PinMode::Taskset => Some("taskset"),
         common::PinMode::OpenMp => Some("openmp"),
     };
-    let crash_limit = match view::crash_limit(template) {
+    let crash_limit = match view::crash_limit(&template.crash_limit.unwrap_or_default()) {
         CrashLimitView::Number(number) => json!(number),
         CrashLimitView::Word(word) => json!(word),
     };

@@ -204,7 +204,10 @@ fn task_grid(
     grid.field("Priority", definition.priority.to_string());
     grid.field("Pin", template::pin(definition));
     grid.field("Task dir", if definition.task_dir { "yes" } else { "no" });
-    grid.field("Crash limit", template::crash_limit(definition));
+    grid.field(
+        "Crash limit",
+        template::crash_limit(&definition.crash_limit.unwrap_or_default()),
+    );
     let after = task.after.iter().map(|after| after_text(*after));
     let deps: Vec<String> = deps.chain(after).collect();
     grid.field("Dependencies", deps.join(","));

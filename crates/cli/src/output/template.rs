@@ -52,29 +52,28 @@ pub(super) fn resources(template: &common::TaskTemplate) -> String {
     blocks.join("\n\n")
 }
 
+/// Returns a request of a resource, such as `cpus: 2 compact`.
+pub(super) fn entry(entry: &common::ResourceEntry) -> String {
+    let policy = match entry.policy() {
+        common::Policy::All => return format!("{}: all", entry.resource),
+        common::Policy::Compact => "compact",
+        common::Policy::ForceCompact => "compact!",
+        common::Policy::Tight => "tight",
+        common::Policy::ForceTight => "tight!",
+        common::Policy::Scatter => "scatter",
+    };
+    format!(
+        "{}: {} {policy}",
+        entry.resource,
+        amount(entry.amount_units)
+    )
+}
+
 fn request_lines(request: &common::ResourceRequest) -> Vec<String> {
     if request.n_nodes > 0 {
         return vec![format!("nodes: {}", request.n_nodes)];
     }
-    let mut lines: Vec<String> = request
-        .entries
-        .iter()
-        .map(|entry| {
-            let policy = match entry.policy() {
-                common::Policy::All => return format!("{}: all", entry.resource),
-                common::Policy::Compact => "compact",
-                common::Policy::ForceCompact => "compact!",
-                common::Policy::Tight => "tight",
-                common::Policy::ForceTight => "tight!",
-                common::Policy::Scatter => "scatter",
-            };
-            format!(
-                "{}: {} {policy}",
-                entry.resource,
-                amount(entry.amount_units)
-            )
-        })
-        .collect();
+    let mut lines: Vec<String> = request.entries.iter().map(entry).collect();
     lines.sort_unstable();
     if request.weight_units != 10_000 && request.weight_units != 0 {
         lines.push(format!("[weight: {}]", amount(request.weight_units.into())));
@@ -92,8 +91,8 @@ pub(super) fn pin(template: &common::TaskTemplate) -> &'static str {
 }
 
 /// Returns a number or a word.
-pub(super) fn crash_limit(template: &common::TaskTemplate) -> String {
-    match view::crash_limit(template) {
+pub(super) fn crash_limit(limit: &common::CrashLimit) -> String {
+    match view::crash_limit(limit) {
         CrashLimitView::Number(number) => number.to_string(),
         CrashLimitView::Word(word) => word.to_owned(),
     }

@@ -199,10 +199,9 @@ pub(crate) enum CrashLimitView {
     Word(&'static str),
 }
 
-/// Returns the crash limit of a task.
-pub(crate) fn crash_limit(template: &common::TaskTemplate) -> CrashLimitView {
+/// Returns a crash limit for display.
+pub(crate) fn crash_limit(limit: &common::CrashLimit) -> CrashLimitView {
     use common::crash_limit::Kind;
-    let limit = template.crash_limit.unwrap_or_default();
     match limit.kind() {
         Kind::Max => CrashLimitView::Number(limit.max),
         Kind::NeverRestart => CrashLimitView::Word("never-restart"),

@@ -80,6 +80,17 @@ pub(crate) fn parse_named_request(text: &str) -> Result<ResourceEntry, ParseErro
     parse_rest(cursor, is_memory(name)).map(|request| request.for_resource(name))
 }
 
+/// Parses `NAME=REQUEST`, or `NAME=none`, which has the amount 0.
+pub(crate) fn parse_changed_resource(text: &str) -> Result<ResourceEntry, ParseError> {
+    let Some(name) = text.strip_suffix("=none") else {
+        return parse_named_request(text);
+    };
+    // The amount makes it a request, so that a wrong name is refused.
+    let mut entry = parse_named_request(&format!("{name}=1"))?;
+    entry.amount = Amount::ZERO;
+    Ok(entry)
+}
+
 /// Parses `NAME=REQUEST`, or `mem=auto` with the size of the first tasks: `mem=auto:4G`.
 pub(crate) fn parse_resource_arg(text: &str) -> Result<ResourceArg, ParseError> {
     let mut cursor = Cursor::new(WHAT, text);

@@ -36,7 +36,7 @@ check diagnose: `hq doctor` checks this machine, `hq problems` says what is wron
 ls show-all queue: `hq job list` lists jobs
 status show describe state: `hq job info JOB` shows a job
 pause suspend unhold resume: `hq job hold JOB` keeps the tasks of a job from starting until `hq job release JOB`; running tasks go on
-priority update modify alter edit set rename name move nice: a job that is submitted is not changed; `hq job cancel JOB` ends it, and a new `hq submit` takes its place
+priority update modify alter edit rename name move nice change: `hq job set JOB --priority 5` changes a job, also its time limit, resources and name
 history sacct: `hq job list --all` lists ended jobs, too
 graph timeline gantt plot chart: `hq report` writes a page with the times of all jobs, and `hq dashboard --web` shows them
 array: `hq submit --array 1-10 -- PROGRAM` submits an array
