@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::bound::{LimitChange, SubmitLimits};
 use hq_core::id::{JobId, TaskId, TaskKey, WorkerId};
+use hq_core::job::{JobChange, TaskChange};
 use hq_core::outcome::{LostReason, Usage};
 use hq_core::range::IdArray;
 use hq_core::resource::amount::UNITS_PER_WHOLE;
@@ -221,15 +223,25 @@ impl Cluster {
 
     /// Submits a job whose tasks have the run times `runs`.
     pub(crate) fn submit(&mut self, body: SubmitBody, runs: Runs) {
-        self.submit_later(body, runs);
+        self.submit_limited(body, runs, SubmitLimits::default());
+    }
+
+    /// Like [`Cluster::submit`], with limits on the tasks.
+    pub(crate) fn submit_limited(&mut self, body: SubmitBody, runs: Runs, limits: SubmitLimits) {
+        self.add_submit(body, runs, limits);
         let inputs = std::mem::take(&mut self.submitted);
         self.decide(inputs);
     }
 
     /// Like [`Cluster::submit`], but the server takes the job with its next inputs.
     pub(crate) fn submit_later(&mut self, body: SubmitBody, runs: Runs) {
+        self.add_submit(body, runs, SubmitLimits::default());
+    }
+
+    fn add_submit(&mut self, body: SubmitBody, runs: Runs, limits: SubmitLimits) {
         let spec = SubmitSpec {
             body,
+            limits,
             ..array_submit(1, template(&[]))
         };
         self.jobs += 1;
@@ -247,6 +259,40 @@ impl Cluster {
             reason: Box::default(),
         };
         self.decide(vec![Input::Request(RequestId(2), cancel)]);
+    }
+
+    /// Sets a limit of the server.
+    pub(crate) fn limit(&mut self, name: &str, max: &str) {
+        let change = LimitChange {
+            name: name.into(),
+            bound: Some(max.parse().expect("a limit")),
+            is_forced: false,
+        };
+        self.decide(vec![Input::Request(RequestId(5), Command::Limit(change))]);
+    }
+
+    /// Holds, changes and releases tasks of the first job, or all of them.
+    pub(crate) fn change(&mut self, tasks: Option<&IdArray>) {
+        let hold = |is_held| Command::HoldTasks {
+            job: JobId(1),
+            tasks: tasks.cloned(),
+            is_held,
+        };
+        let change = JobChange {
+            tasks: TaskChange {
+                priority: Some(5),
+                ..TaskChange::default()
+            },
+            ..JobChange::default()
+        };
+        let change = Command::ChangeJob {
+            job: JobId(1),
+            tasks: tasks.cloned(),
+            change: Box::new(change),
+        };
+        for command in [hold(true), change, hold(false)] {
+            self.decide(vec![Input::Request(RequestId(6), command)]);
+        }
     }
 
     /// Submits the first job again.

@@ -128,6 +128,8 @@ pub(crate) struct Decision {
     pub(crate) submits: usize,
     /// The number of commands that end or drop jobs.
     pub(crate) sweeps: usize,
+    /// The number of commands that hold, release or change tasks.
+    pub(crate) changes: usize,
     /// The scheduling round.
     pub(crate) round: RoundSize,
     /// The number of tasks assigned to workers.
@@ -143,6 +145,13 @@ impl Decision {
             |input: &&Input| matches!(input, Input::WorkerMessage(_, WorkerMessage::Goodbye(_)));
         let is_join = |input: &&Input| matches!(input, Input::WorkerConnected(..));
         let is_submit = |input: &&Input| matches!(input, Input::Submit(..));
+        let is_change = |input: &&Input| {
+            use Command::{ChangeJob, HoldTasks};
+            matches!(
+                input,
+                Input::Request(_, HoldTasks { .. } | ChangeJob { .. })
+            )
+        };
         let is_sweep = |input: &&Input| {
             use Command::{CancelJobs, ForgetJobs};
             matches!(
@@ -157,6 +166,7 @@ impl Decision {
             lost: inputs.iter().filter(is_goodbye).count(),
             submits: inputs.iter().filter(is_submit).count(),
             sweeps: inputs.iter().filter(is_sweep).count(),
+            changes: inputs.iter().filter(is_change).count(),
             ..Self::default()
         }
     }

@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hq_core::bound::{LimitUse, SubmitLimits};
 use hq_core::id::{JobId, QueueId, TaskId};
-use hq_core::range::IdArray;
+use hq_core::range::{IdArray, IdRange};
 use hq_core::scheduler::demand::{QueueQuery, WorkerKind};
 use hq_core::selector::Selector;
+use hq_core::server_state::HELD_RANGES_MAX;
 use hq_core::task::TaskState;
 use hq_core::template::{GraphSpec, GraphTask, SubmitBody};
 use hq_core::time::{Now, Time, Timestamp};
@@ -29,12 +31,14 @@ const MEMORY: u32 = 256_000;
 /// How long tasks run.
 const RUN: Duration = Duration::from_millis(20);
 
-/// Decisions with a submit, and those that cancel or forget jobs; answers to how many more workers
+/// Decisions with a submit, those that cancel or forget jobs, and those that hold, change or release
+/// tasks; answers to how many more workers
 /// would help, why a task is waiting, the list of jobs, and the details of the first job; submitting
 /// it again; a page of tasks, and the list of workers.
-pub(crate) const OPERATIONS: [&str; 9] = [
+pub(crate) const OPERATIONS: [&str; 10] = [
     "submit",
     "cancel, forget",
+    "hold, change",
     "demand",
     "explain",
     "jobs",
@@ -73,7 +77,7 @@ impl Row {
 /// Creates a cluster with a very large number of one thing, and submits its jobs.
 type Case = fn(u32) -> Cluster;
 
-const CASES: [(&str, Case); 10] = [
+const CASES: [(&str, Case); 14] = [
     ("requests, one worker", |many| requests(1, many, 1)),
     ("requests, 8 workers, 5 priorities", |many| {
         requests(8, many, 5)
@@ -100,6 +104,39 @@ const CASES: [(&str, Case); 10] = [
     ("jobs, canceled", |many| {
         let mut cluster = jobs(0, many);
         cluster.cancel();
+        cluster
+    }),
+    (
+        "jobs with --max-running and a hundredth of limits",
+        |many| limited_jobs(8, many),
+    ),
+    ("tasks of an array, changed", |many| {
+        let mut cluster = with_workers(0);
+        let work = work(vec![request(&[("cpus", "1")])], 0);
+        cluster.submit(array_of(many, work), spread(RUN));
+        cluster.change(None);
+        cluster.join(worker(16, 0, MEMORY));
+        cluster
+    }),
+    ("half of the tasks of an array, changed", |many| {
+        let mut cluster = with_workers(0);
+        let work = work(vec![request(&[("cpus", "1")])], 0);
+        cluster.submit(array_of(many, work), spread(RUN));
+        // The server accepts this many ranges in one command.
+        for first in (0..many).step_by(2 * HELD_RANGES_MAX) {
+            let count = u32::try_from(HELD_RANGES_MAX).unwrap_or(u32::MAX);
+            let range = IdRange::new(first, count.min((many - first) / 2), 2);
+            let range = range.and_then(|range| IdArray::new(vec![range]));
+            cluster.change(range.ok().as_ref());
+        }
+        cluster.join(worker(16, 0, MEMORY));
+        cluster
+    }),
+    ("templates, changed", |many| {
+        let mut cluster = with_workers(0);
+        cluster.submit(alike(many), spread(RUN));
+        cluster.change(None);
+        cluster.join(worker(16, 0, MEMORY));
         cluster
     }),
     ("workers that have ended", |many| {
@@ -142,6 +179,28 @@ fn jobs(workers: u32, many: u32) -> Cluster {
     for _ in 0..many {
         let one = array_of(1, work(vec![request(&[("cpus", "1")])], 0));
         cluster.submit(one, spread(RUN));
+    }
+    cluster
+}
+
+/// Submits jobs that may run one task at a time. Each counts toward one of the server's limits.
+fn limited_jobs(workers: u32, many: u32) -> Cluster {
+    let mut cluster = with_workers(workers);
+    let limits = (many / 100).clamp(1, 10_000);
+    for limit in 0..limits {
+        cluster.limit(&format!("limit-{limit}"), "10");
+    }
+    for job in 0..many {
+        let one = array_of(2, work(vec![request(&[("cpus", "1")])], 0));
+        let limits = SubmitLimits {
+            uses: vec![LimitUse {
+                name: format!("limit-{}", job % limits).into(),
+                amount: 1,
+            }],
+            max_running: Some(1),
+            max_rate: None,
+        };
+        cluster.submit_limited(one, spread(RUN), limits);
     }
     cluster
 }
@@ -230,6 +289,8 @@ fn run(name: &'static str, mut cluster: Cluster) -> Row {
             row.note("submit", took);
         } else if decision.sweeps > 0 {
             row.note("cancel, forget", took);
+        } else if decision.changes > 0 {
+            row.note("hold, change", took);
         } else {
             others.push(decision);
         }
