@@ -44,7 +44,8 @@ pub(crate) enum JobCommand {
     Release(Deferred<SelectorArgs>),
     /// Change jobs, and tasks that have not ended
     ///
-    /// Running tasks keep their resources. Priorities and limits also apply to their next attempts.
+    /// Running tasks keep their resources. New time and crash limits apply to them at once; a new priority applies to
+    /// their next attempts.
     Set(Deferred<SetArgs>),
     /// Submit the tasks of jobs again, as new jobs; this needs no script or job file
     Resubmit(Deferred<ResubmitArgs>),

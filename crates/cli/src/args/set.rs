@@ -39,13 +39,13 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "DURATION", value_parser = or_none(parse_duration))]
     pub(crate) time_request: Option<OrNone<Duration>>,
 
-    /// Cpus of each task that does not run yet, such as `4` or `"8 compact!"`
+    /// Cpus that each task requests, such as `4` or `"8 compact!"`; running tasks keep theirs
     #[arg(long, value_name = "AMOUNT", value_parser = parse_request)]
     pub(crate) cpus: Option<RequestAmount>,
 
-    /// Another resource of each task that does not run yet, such as `mem=4G`; `NAME=none` removes a request
+    /// Another resource that each task requests, such as `mem=4G`; running tasks keep theirs
     ///
-    /// May be repeated. Resources that are not named stay as they are.
+    /// May be repeated. `NAME=none` removes a request. Resources that are not named stay as they are.
     #[arg(long, value_name = "NAME=AMOUNT", value_parser = parse_changed_resource)]
     pub(crate) resource: Vec<ResourceEntry>,
 
@@ -61,7 +61,7 @@ pub(crate) struct SetArgs {
     #[arg(long, group = "whole", value_name = "RATE", value_parser = or_none(parse_rate))]
     pub(crate) max_rate: Option<OrNone<Rate>>,
 
-    /// Name of the job; paths of its tasks keep the earlier one
+    /// Name of the job
     #[arg(long, group = "whole", value_name = "TEXT", value_parser = parse_job_name)]
     pub(crate) name: Option<String>,
 }

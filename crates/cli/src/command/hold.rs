@@ -62,7 +62,7 @@ pub(super) async fn jobs(
 }
 
 /// Says what a hold or a release of a whole job has changed.
-fn of_job(answer: &client::HeldTasks, is_held: bool) -> String {
+fn of_job(answer: &client::ChangedTasks, is_held: bool) -> String {
     let changed = total(answer.changed.as_ref());
     let (running, sent) = (total(answer.running.as_ref()), total(answer.sent.as_ref()));
     if !is_held {

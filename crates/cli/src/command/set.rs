@@ -35,7 +35,16 @@ pub(super) async fn run(args: SetArgs, context: &mut Context) -> CliResult<()> {
             has_failed = true;
             continue;
         }
-        has_failed |= !set(&mut client, (job.id, args.tasks.as_ref()), &change).await?;
+        match set(&mut client, (job.id, args.tasks.as_ref()), &change).await {
+            Ok(is_done) => has_failed |= !is_done,
+            // The other jobs may accept the change.
+            Err(error) if error.is_refusal() => {
+                has_failed = true;
+                let why = error.text().unwrap_or_default();
+                tracing::error!("{DOING} job {} failed; {why}", job.id);
+            }
+            Err(error) => return Err(error),
+        }
     }
     missing.report_failed(DOING, "job");
     context.done()?;
@@ -94,13 +103,15 @@ async fn set(
     }
     if !sent.is_empty() {
         let ids = shown(&joined_ids(sent.iter()), (sent.len(), job));
-        tracing::warn!("Workers have received {ids}, which may still start without the change");
+        tracing::warn!(
+            "Workers have received {ids}, which may still start with their earlier values"
+        );
     }
     let keeps_requests = change.tasks.is_request() && !running.is_empty();
     let is_none = changed.is_empty() && !is_whole;
     if keeps_requests {
         let ids = shown(&joined_ids(running.iter()), (running.len(), job));
-        let text = format!("The resources of {ids} do not change; already running");
+        let text = format!("Running {ids} keep their resources and time requests");
         match is_none {
             true => tracing::error!("{text}"),
             false => tracing::warn!("{text}"),

@@ -22,6 +22,12 @@ use crate::template::{CrashLimit, TaskTemplate};
 /// The maximum number of submits of a job that one change concerns. Each takes about 2 µs.
 pub const REVISED_SUBMITS_MAX: usize = 4_096;
 
+/// The maximum number of ranges of changed tasks of a job.
+const RANGES_MAX: usize = 16_384;
+/// The maximum number of different changes of tasks of a job.
+const KINDS_MAX: usize = 1_000;
+/// The number of tasks of a graph whose earlier values a change lists.
+const BEFORE_TASKS_MAX: u32 = 10_000;
 /// The number of distinct earlier values that a change lists.
 const BEFORE_MAX: usize = 8;
 
@@ -60,7 +66,7 @@ pub struct JobRevised {
     pub job: JobId,
     /// The changed tasks.
     pub tasks: IdArray,
-    /// The distinct earlier values, at most eight.
+    /// The distinct earlier values, at most eight, and of a graph those of its first tasks.
     pub before: Vec<JobChange>,
     /// The new values.
     pub after: JobChange,
@@ -118,6 +124,8 @@ pub struct Revisions {
 pub struct RevisedParts {
     /// The indices of the tasks that do not run, by submit.
     pub waiting: BTreeMap<u32, IndexSet>,
+    /// The indices of the running tasks, by submit.
+    pub at_work: BTreeMap<u32, IndexSet>,
     /// The ids of all changed tasks.
     pub ids: IdArray,
     /// The ids of those that workers have, which may start as they were.
@@ -147,6 +155,15 @@ impl TaskChange {
     #[must_use]
     pub const fn is_request(&self) -> bool {
         self.time_request.is_some() || !self.resources.is_empty()
+    }
+
+    /// Returns the part that workers do not need.
+    #[must_use]
+    pub fn of_server(&self) -> Self {
+        Self {
+            crash_limit: self.crash_limit,
+            ..Self::default()
+        }
     }
 
     /// Returns the part that also applies to running tasks.
@@ -228,7 +245,7 @@ impl TaskChange {
         }
         let names_memory = self.resources.iter().any(|new| &*new.resource == MEMORY);
         if names_memory && task.learn.memory.is_some() {
-            return Err("their memory is learned (--memory auto)".to_owned());
+            return Err("their memory is learned (mem=auto)".to_owned());
         }
         let single = match variants.as_mut_slice() {
             [single] if single.n_nodes == 0 => Some(single),
@@ -444,6 +461,10 @@ impl Submit {
 
     /// Adds a change to the tasks in `from..to`. With `is_replaced`, it replaces earlier changes.
     fn revise(&mut self, from: u32, to: u32, change: &TaskChange, is_replaced: bool) {
+        let submitted = match &self.kind {
+            SubmitKind::Array { template, .. } => Some(Arc::clone(&template.task)),
+            SubmitKind::Graph { .. } => None,
+        };
         let revisions = self.revisions.get_or_insert_default();
         let mut numbers = BTreeMap::new();
         for (from, to, had) in revisions.parts(from, to) {
@@ -452,9 +473,13 @@ impl Submit {
                 let had = had.and_then(|had| revisions.made.get(&had));
                 let change =
                     had.map_or_else(|| change.clone(), |had| had.change.followed_by(change));
-                revisions.number_of(change)
+                // A change that was taken back is none.
+                let is_none = submitted
+                    .as_ref()
+                    .is_some_and(|task| change.applied(task) == **task);
+                (!is_none).then(|| revisions.number_of(change))
             });
-            revisions.set(from, to, Some(number));
+            revisions.set(from, to, number);
         }
         self.priority_max = self.priority_max.max(change.priority.unwrap_or(i32::MIN));
     }
@@ -469,7 +494,8 @@ impl Submit {
         let is_array = matches!(self.kind, SubmitKind::Array { .. });
         for (from, to, had) in self.changes(from, to) {
             // The tasks of an array have the same template.
-            let to = if is_array { from + 1 } else { to };
+            let count = if is_array { 1 } else { BEFORE_TASKS_MAX };
+            let to = to.min(from.saturating_add(count));
             for index in from..to {
                 if all.len() == BEFORE_MAX {
                     return;
@@ -541,6 +567,7 @@ impl Job {
             }
         }
         let submits: BTreeSet<u32> = runs.iter().map(|(number, ..)| *number).collect();
+        self.check_count(&submits, runs.len())?;
         if submits.len() > REVISED_SUBMITS_MAX {
             return Err(format!(
                 "they belong to {} submits of the job, and at most {REVISED_SUBMITS_MAX} can be \
@@ -557,6 +584,8 @@ impl Job {
             let part = || submit.ids.slice(from, to);
             let applied = if phase == Phase::Running {
                 running.extend(part());
+                let at_work = found.at_work.entry(number).or_default();
+                at_work.insert_range(from, to);
                 &of_running
             } else {
                 sent.extend(phase.is_sent().then(part).into_iter().flatten());
@@ -575,6 +604,26 @@ impl Job {
         (found.ids, found.sent) = (merge_ranges(ids), merge_ranges(sent));
         found.running = merge_ranges(running);
         Ok(found)
+    }
+
+    /// Checks that the job does not get too many different changes, because each change stores all.
+    fn check_count(&self, submits: &BTreeSet<u32>, added: usize) -> Result<(), String> {
+        let changed = submits
+            .iter()
+            .filter_map(|number| self.submits.get(*number as usize));
+        let known = changed.filter_map(|submit| submit.revisions.as_ref());
+        let (mut ranges, mut kinds) = (added, 0);
+        for revisions in known {
+            ranges += revisions.starts.len();
+            kinds += revisions.made.len();
+        }
+        if ranges > RANGES_MAX || kinds > KINDS_MAX {
+            return Err(format!(
+                "the changed tasks would form more than {RANGES_MAX} ranges, or have more than \
+                 {KINDS_MAX} different changes; choose tasks with consecutive ids"
+            ));
+        }
+        Ok(())
     }
 
     fn tidy_revisions(&mut self, submits: &BTreeSet<u32>) {

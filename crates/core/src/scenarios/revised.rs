@@ -357,3 +357,88 @@ fn first_on(bench: &Bench, worker: WorkerId) -> Vec<(u32, u32)> {
     all.retain(|(job, task)| bench.phase(key(JobId(*job), *task)) != Phase::Queued);
     all
 }
+
+#[test]
+fn a_running_task_that_has_grown_keeps_its_growth() {
+    let mut bench = Bench::new();
+    bench.submit(tasks_with(1, |task| {
+        let grow = Growth {
+            permille: 2_000,
+            max: None,
+        };
+        task.requests = with_memory(100);
+        task.retry.limit = 5;
+        task.retry.delay = Duration::ZERO;
+        task.time_limit = Some(Duration::from_secs(10));
+        task.retry.on = vec![crate::retry::RetryCause::TimeLimit];
+        task.retry.grow = GrowSpec {
+            memory: None,
+            time: Some(grow),
+        };
+    }));
+    let worker = bench.worker_with(1, |config| {
+        config
+            .resources
+            .items
+            .push(crate::resource::descriptor::ResourceItem {
+                name: MEMORY.into(),
+                kind: crate::resource::descriptor::ResourceKind::Sum(Amount::whole(4_000)),
+            });
+    });
+    bench.end(worker, key(JOB, 0), Outcome::TimeLimit);
+    bench.start(worker, key(JOB, 0));
+    let limit = |bench: &Bench| definition(bench, JOB, 0).time_limit.map(|t| t.as_secs());
+    assert_eq!(limit(&bench), Some(20));
+    set(&mut bench, &[], priority(1));
+    assert_eq!(limit(&bench), Some(20));
+    let change = JobChange {
+        tasks: TaskChange {
+            time_limit: Some(Duration::from_secs(15)),
+            ..TaskChange::default()
+        },
+        ..JobChange::default()
+    };
+    let (_, effects) = ask(&mut bench, &[], change);
+    assert_eq!(limit(&bench), Some(30));
+    let told = effects.iter().find_map(|effect| {
+        let Effect::ToWorker(_, WorkerCommand::TimeLimit(_, limit)) = effect else {
+            return None;
+        };
+        *limit
+    });
+    assert_eq!(told, Some(Duration::from_secs(30)));
+}
+
+#[test]
+fn running_tasks_of_large_graphs_run_again_after_a_change() {
+    for (tasks, change) in [
+        (&[0_u32][..], priority(2)),
+        (&[], priority(2)),
+        (
+            &[],
+            TaskChange {
+                time_limit: Some(Duration::from_secs(9)),
+                ..TaskChange::default()
+            },
+        ),
+        (
+            &[],
+            TaskChange {
+                crash_limit: Some(CrashLimit::Max(5)),
+                ..TaskChange::default()
+            },
+        ),
+    ] {
+        let mut bench = Bench::new();
+        bench.state.limit_portions(2);
+        let worker = bench.worker(1);
+        bench.submit(graph(&[(0, &[]), (1, &[0]), (2, &[]), (3, &[]), (4, &[3])]));
+        bench.start(worker, key(JOB, 0));
+        set(&mut bench, tasks, change.clone());
+        bench.cut(worker);
+        bench.leave(worker, LostReason::ConnectionLost);
+        bench.worker(1);
+        bench.finish_all();
+        assert_eq!(bench.counts(JOB).finished, 5, "{change:?}");
+    }
+}

@@ -13,6 +13,9 @@ use crate::range::IdArray;
 use crate::refusal::Refusal;
 use crate::time::Time;
 
+/// A change needs this many unused numbers of templates.
+const TEMPLATES_MIN: u32 = 1 << 28;
+
 impl ServerState {
     /// Changes a job, and those of `tasks` that have not ended. `None` means all tasks.
     pub(super) fn change_job(
@@ -25,6 +28,10 @@ impl ServerState {
         let Some(job) = self.jobs.get_mut(id) else {
             return Err(Refusal::not_found(format!("job {id} not found")));
         };
+        if u32::MAX - self.last_template < TEMPLATES_MIN {
+            let text = "the server has given almost all numbers to templates; restart it";
+            return Err(Refusal::unavailable(text));
+        }
         if job.is_completed() {
             return Err(Refusal::conflict(format!("job {id} has ended")));
         }
@@ -84,31 +91,36 @@ impl ServerState {
         for number in 0..u32::try_from(submits).unwrap_or(u32::MAX) {
             self.complete_revisions(SubmitAt { job: id, number });
         }
-        let is_queued_again = change.priority.is_some() || change.is_request();
-        if is_queued_again {
-            self.dispatcher.remove_tasks(id, &found.waiting);
-        }
-        for (number, waiting) in &found.waiting {
+        // Also a new time limit makes a template, which needs the class of its request.
+        self.dispatcher.remove_tasks(id, &found.waiting);
+        let waiting = found.waiting.iter().map(|part| (part, true));
+        let at_work = found.at_work.iter().map(|part| (part, false));
+        for ((number, tasks), is_waiting) in waiting.chain(at_work) {
             let at = SubmitAt {
                 job: id,
                 number: *number,
             };
-            for (from, to) in waiting.ranges() {
+            let submit = self.jobs.submit(at);
+            let is_divided = submit.is_some_and(|submit| self.is_divided(submit));
+            for (from, to) in tasks.ranges() {
+                // Waiting tasks of large graphs are interned in portions.
+                if !is_waiting || !is_divided {
+                    self.intern(at, from..to);
+                }
                 self.ask_again(Some(ctx.now.mono), at, from, to);
-                if is_queued_again {
+                if is_waiting {
                     self.review(ctx, at, from..to, true);
                 }
             }
         }
-        if is_queued_again || change.time_limit.is_some() {
+        if *change != change.of_server() {
             self.retract_tasks(ctx, id, |slot| {
                 let waiting = found.waiting.get(&slot.submit);
                 waiting.is_some_and(|waiting| waiting.contains(slot.index))
             });
         }
-        if let Some(limit) = change.time_limit {
-            let limit = Some(limit).filter(|limit| !limit.is_zero());
-            self.send_time_limit(ctx, id, &found.running, limit);
+        if change.time_limit.is_some() {
+            self.send_time_limits(ctx, id, &found.running);
         }
     }
 
@@ -119,30 +131,23 @@ impl ServerState {
             if let Some(submit) = self.jobs.submit_mut(at) {
                 submit.complete(first, |requests| self.dispatcher.intern(requests));
             }
-            let submit = self.jobs.submit(at);
-            // Graphs that are queued in portions are also interned in portions.
-            if submit.is_some_and(|submit| !self.is_divided(submit)) {
-                self.intern(at, 0..u32::MAX);
-            }
         }
     }
 
-    fn send_time_limit(
-        &self,
-        ctx: &mut Ctx<'_>,
-        id: JobId,
-        running: &IdArray,
-        limit: Option<Duration>,
-    ) {
-        let mut all = BTreeMap::<WorkerId, Vec<(TaskKey, InstanceId)>>::new();
+    /// Sends running tasks their new time limits, which may have grown.
+    fn send_time_limits(&self, ctx: &mut Ctx<'_>, id: JobId, running: &IdArray) {
+        let mut all = BTreeMap::<(WorkerId, Option<Duration>), Vec<(TaskKey, InstanceId)>>::new();
         for task in running.iter() {
             let found = self.jobs.get(id).and_then(|job| job.find(TaskId(task)));
-            let holder = found.and_then(|slot| self.holder(slot.of(id)));
-            if let Some((worker, instance)) = holder {
-                all.entry(worker).or_default().push(instance);
+            let Some(at) = found.map(|slot| slot.of(id)) else {
+                continue;
+            };
+            let limit = self.jobs.definition(at).and_then(|task| task.time_limit);
+            if let Some((worker, instance)) = self.holder(at) {
+                all.entry((worker, limit)).or_default().push(instance);
             }
         }
-        for (worker, tasks) in all {
+        for ((worker, limit), tasks) in all {
             let found = self.workers.get(worker);
             if found.is_some_and(|worker| worker.config.takes_signals && !worker.is_away()) {
                 ctx.send(worker, WorkerCommand::TimeLimit(tasks, limit));
@@ -168,6 +173,7 @@ impl ServerState {
         for number in submits {
             let at = SubmitAt { job: id, number };
             self.complete_revisions(at);
+            self.intern(at, 0..u32::MAX);
             self.ask_again(None, at, 0, u32::MAX);
         }
     }

@@ -254,7 +254,10 @@ pub(crate) fn cpus_of(view: &View<'_>, tasks: &[(u32, u32)]) -> Vec<Option<u64>>
             [submit] => Some(submit),
             _ => None,
         };
-        let array = only.filter(|submit| matches!(submit.kind, SubmitKind::Array { .. }));
+        let is_alike = |submit: &&Submit| {
+            matches!(submit.kind, SubmitKind::Array { .. }) && submit.revisions.is_none()
+        };
+        let array = only.filter(is_alike);
         let template = match array {
             Some(submit) => submit.definition(0),
             None => job
