@@ -59,6 +59,9 @@ const fn submit_at(job: JobId, number: u32) -> SubmitAt {
     SubmitAt { job, number }
 }
 
+/// The number of groups of tasks that are skipped when tasks are sent ahead of their turn.
+const SKIPPED_MAX: u32 = 64;
+
 /// The number of queues with tasks of the same limits that are compared before a task is sent
 /// behind another one.
 const RIVALS_MAX: usize = 64;
@@ -234,13 +237,18 @@ impl ReadyQueue {
     pub fn take(&mut self, key: QueueKey, mut limit: u64, starts: bool) -> Vec<TakenRange> {
         let mut taken = Vec::new();
         let mut next = self.queues.get(&key).and_then(ClassQueue::front);
+        let mut skipped = 0;
         while limit > 0
+            && skipped < SKIPPED_MAX
             && let Some((entry, set)) = next
         {
             let (job, submit) = entry;
             let mut most = limit.min(self.limits.starts(set));
+            // Such a task must not be sent ahead of its turn. The other groups are not searched to
+            // the end, because each of very many jobs may have one.
             if set != UNLIMITED && !starts && self.limits.is_scarce(set) {
                 most = 0;
+                skipped += 1;
             }
             let width = u32::try_from(most).unwrap_or(u32::MAX);
             let pop = |set: &mut IndexSet| set.pop_front(width);

@@ -103,8 +103,9 @@ impl ServerState {
             let submit = self.jobs.submit(at);
             let is_divided = submit.is_some_and(|submit| self.is_divided(submit));
             for (from, to) in tasks.ranges() {
-                // Waiting tasks of large graphs are interned in portions.
-                if !is_waiting || !is_divided {
+                // Waiting tasks of large graphs are interned in portions, unless the job waits for
+                // workers after a restart, which may have its tasks.
+                if !is_waiting || !is_divided || self.jobs.is_submit_held(at) {
                     self.intern(at, from..to);
                 }
                 self.ask_again(Some(ctx.now.mono), at, from, to);
