@@ -278,7 +278,7 @@ async fn held(client: &mut Client, job: &client::JobSummary) -> CliResult<String
     })
 }
 
-/// Returns the hold, limit or delay of the first waiting task of a job of which other tasks run.
+/// Returns the hold, limit or delay of the first waiting task, if other tasks of its job run.
 pub(super) async fn hindrance(
     client: &mut Client,
     job: &client::JobSummary,

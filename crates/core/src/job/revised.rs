@@ -22,8 +22,8 @@ use crate::template::{CrashLimit, TaskTemplate};
 /// The maximum number of submits of a job that one change concerns. Each takes about 2 µs.
 pub const REVISED_SUBMITS_MAX: usize = 4_096;
 
-/// The maximum number of ranges of changed tasks of a job.
-const RANGES_MAX: usize = 16_384;
+/// The maximum number of ranges of changed tasks of a job. Each takes about 0.5 µs per change.
+const RANGES_MAX: usize = 100_000;
 /// The maximum number of different changes of tasks of a job.
 const KINDS_MAX: usize = 1_000;
 /// The number of tasks of a graph whose earlier values a change lists.
@@ -66,7 +66,7 @@ pub struct JobRevised {
     pub job: JobId,
     /// The changed tasks.
     pub tasks: IdArray,
-    /// The distinct earlier values, at most eight, and of a graph those of its first tasks.
+    /// The distinct earlier values, at most eight. In a graph, only the first tasks are examined.
     pub before: Vec<JobChange>,
     /// The new values.
     pub after: JobChange,
@@ -125,7 +125,7 @@ pub struct RevisedParts {
     /// The indices of the tasks that do not run, by submit.
     pub waiting: BTreeMap<u32, IndexSet>,
     /// The indices of the running tasks, by submit.
-    pub at_work: BTreeMap<u32, IndexSet>,
+    pub active: BTreeMap<u32, IndexSet>,
     /// The ids of all changed tasks.
     pub ids: IdArray,
     /// The ids of those that workers have, which may start as they were.
@@ -567,7 +567,7 @@ impl Job {
             }
         }
         let submits: BTreeSet<u32> = runs.iter().map(|(number, ..)| *number).collect();
-        self.check_count(&submits, runs.len())?;
+        self.check_count(tasks.is_none(), runs.len())?;
         if submits.len() > REVISED_SUBMITS_MAX {
             return Err(format!(
                 "they belong to {} submits of the job, and at most {REVISED_SUBMITS_MAX} can be \
@@ -584,8 +584,8 @@ impl Job {
             let part = || submit.ids.slice(from, to);
             let applied = if phase == Phase::Running {
                 running.extend(part());
-                let at_work = found.at_work.entry(number).or_default();
-                at_work.insert_range(from, to);
+                let active = found.active.entry(number).or_default();
+                active.insert_range(from, to);
                 &of_running
             } else {
                 sent.extend(phase.is_sent().then(part).into_iter().flatten());
@@ -607,23 +607,25 @@ impl Job {
     }
 
     /// Checks that the job does not get too many different changes, because each change stores all.
-    fn check_count(&self, submits: &BTreeSet<u32>, added: usize) -> Result<(), String> {
-        let changed = submits
-            .iter()
-            .filter_map(|number| self.submits.get(*number as usize));
-        let known = changed.filter_map(|submit| submit.revisions.as_ref());
-        let (mut ranges, mut kinds) = (added, 0);
-        for revisions in known {
-            ranges += revisions.starts.len();
+    /// A change of all tasks replaces known ranges, so it can always take back the others.
+    fn check_count(&self, is_whole: bool, added: usize) -> Result<(), String> {
+        let submits = self.submits.iter();
+        let (mut ranges, mut kinds) = (0, 0);
+        for revisions in submits.filter_map(|submit| submit.revisions.as_ref()) {
+            ranges += revisions.starts.values().flatten().count();
             kinds += revisions.made.len();
         }
-        if ranges > RANGES_MAX || kinds > KINDS_MAX {
-            return Err(format!(
-                "the changed tasks would form more than {RANGES_MAX} ranges, or have more than \
-                 {KINDS_MAX} different changes; choose tasks with consecutive ids"
-            ));
+        let is_too_many = match is_whole {
+            true => added > RANGES_MAX,
+            false => ranges + added > RANGES_MAX || kinds > KINDS_MAX,
+        };
+        match is_too_many {
+            true => Err(format!(
+                "the changed tasks would form more than {RANGES_MAX} ranges of consecutive ids, \
+                 or have more than {KINDS_MAX} different changes"
+            )),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn tidy_revisions(&mut self, submits: &BTreeSet<u32>) {
@@ -638,28 +640,23 @@ impl Job {
     /// Returns the changes that apply to tasks of the job.
     #[must_use]
     pub fn changes(&self) -> Vec<RevisedTasks> {
-        let mut all: Vec<(Vec<IdRange>, &TaskChange)> = Vec::new();
-        let changed = self
-            .submits
-            .iter()
-            .filter(|submit| submit.revisions.is_some());
-        for submit in changed {
+        let mut all: BTreeMap<&TaskChange, Vec<IdRange>> = BTreeMap::new();
+        for submit in self.submits.iter().filter(|it| it.revisions.is_some()) {
             for (from, to, change) in submit.changes(0, submit.ids.len()) {
-                let Some(change) = change else {
-                    continue;
-                };
-                let ids = submit.ids.slice(from, to);
-                match all.iter_mut().find(|(_, known)| *known == change) {
-                    Some((known, _)) => known.extend(ids),
-                    None => all.push((ids, change)),
+                if let Some(change) = change {
+                    all.entry(change)
+                        .or_default()
+                        .extend(submit.ids.slice(from, to));
                 }
             }
         }
-        let all = all.into_iter().map(|(ids, change)| RevisedTasks {
+        let all = all.into_iter().map(|(change, ids)| RevisedTasks {
             ids: merge_ranges(ids),
             change: change.clone(),
         });
-        all.collect()
+        let mut all: Vec<_> = all.collect();
+        all.sort_by_key(|revised| revised.ids.get(0));
+        all
     }
 
     /// Restores changes of tasks. Returns the numbers of the changed submits.

@@ -10,6 +10,7 @@ use crate::outcome::{LostReason, Outcome};
 use crate::range::IdArray;
 use crate::refusal::Refusal;
 use crate::resource::amount::Amount;
+use crate::resource::descriptor::{ResourceItem, ResourceKind};
 use crate::resource::request::{Policy, ResourceEntry};
 use crate::server_state::{ChangedTasks, Command, Effect, Reply, WorkerCommand};
 use crate::sizing::FirstMemory;
@@ -231,15 +232,7 @@ fn growth_applies_to_the_changed_request() {
             time: None,
         };
     }));
-    let worker = bench.worker_with(2, |config| {
-        config
-            .resources
-            .items
-            .push(crate::resource::descriptor::ResourceItem {
-                name: MEMORY.into(),
-                kind: crate::resource::descriptor::ResourceKind::Sum(Amount::whole(4_000)),
-            });
-    });
+    let worker = worker_with_memory(&mut bench, 2);
     let outcome = Outcome::OutOfMemory(None);
     bench.end(worker, key(JOB, 0), outcome);
     let memory = |bench: &Bench, task| {
@@ -260,6 +253,15 @@ fn growth_applies_to_the_changed_request() {
         (memory(&bench, 0), memory(&bench, 1)),
         (Some(600), Some(100))
     );
+}
+
+fn worker_with_memory(bench: &mut Bench, cpus: u32) -> WorkerId {
+    bench.worker_with(cpus, |config| {
+        config.resources.items.push(ResourceItem {
+            name: MEMORY.into(),
+            kind: ResourceKind::Sum(Amount::whole(4_000)),
+        });
+    })
 }
 
 fn with_memory(mebibytes: u32) -> crate::resource::request::RequestVariants {
@@ -376,15 +378,7 @@ fn a_running_task_that_has_grown_keeps_its_growth() {
             time: Some(grow),
         };
     }));
-    let worker = bench.worker_with(1, |config| {
-        config
-            .resources
-            .items
-            .push(crate::resource::descriptor::ResourceItem {
-                name: MEMORY.into(),
-                kind: crate::resource::descriptor::ResourceKind::Sum(Amount::whole(4_000)),
-            });
-    });
+    let worker = worker_with_memory(&mut bench, 1);
     bench.end(worker, key(JOB, 0), Outcome::TimeLimit);
     bench.start(worker, key(JOB, 0));
     let limit = |bench: &Bench| definition(bench, JOB, 0).time_limit.map(|t| t.as_secs());
@@ -441,4 +435,22 @@ fn running_tasks_of_large_graphs_run_again_after_a_change() {
         bench.finish_all();
         assert_eq!(bench.counts(JOB).finished, 5, "{change:?}");
     }
+}
+
+#[test]
+fn a_job_has_a_bounded_number_of_changes_and_all_can_be_taken_back() {
+    let mut bench = Bench::new();
+    bench.submit(tasks(1_010));
+    let one = |value| JobChange {
+        tasks: priority(value),
+        ..JobChange::default()
+    };
+    let refused = (0..1_010).find(|task| {
+        let value = i32::try_from(*task).expect("small") + 1;
+        ask(&mut bench, &[*task], one(value)).0.is_err()
+    });
+    assert!(refused.is_some_and(|task| task >= 1_000), "{refused:?}");
+    assert_eq!(set(&mut bench, &[], priority(0)).len(), 1_010);
+    assert_eq!(bench.state.jobs()[&JOB].changes(), []);
+    assert_eq!(set(&mut bench, &[7], priority(3)), [7]);
 }

@@ -43,7 +43,9 @@ impl ServerState {
             })?,
         };
         let of_job = job.replaced(change);
-        job.name = change.name.clone().unwrap_or_else(|| job.name.clone());
+        if let Some(name) = &change.name {
+            job.name.clone_from(name);
+        }
         let is_limited = change.max_running.is_some() || change.max_rate.is_some();
         if is_limited {
             let max = change.max_running.unwrap_or(job.max_running);
@@ -94,8 +96,8 @@ impl ServerState {
         // Also a new time limit makes a template, which needs the class of its request.
         self.dispatcher.remove_tasks(id, &found.waiting);
         let waiting = found.waiting.iter().map(|part| (part, true));
-        let at_work = found.at_work.iter().map(|part| (part, false));
-        for ((number, tasks), is_waiting) in waiting.chain(at_work) {
+        let active = found.active.iter().map(|part| (part, false));
+        for ((number, tasks), is_waiting) in waiting.chain(active) {
             let at = SubmitAt {
                 job: id,
                 number: *number,

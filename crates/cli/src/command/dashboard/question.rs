@@ -87,7 +87,7 @@ pub(super) fn hold(job: &JobSummary, is_held: bool) -> Asked {
     ask(Action::Hold(id, None, is_held), text)
 }
 
-/// Asks about a task, of which the row may be unknown.
+/// Asks about a task. Its row may be unknown.
 pub(super) type AskAboutTask = fn((u32, u32), Option<&TaskRow>) -> Asked;
 
 /// Returns why a task can neither be canceled nor held, if that is known.

@@ -31,7 +31,7 @@ pub struct LimitState {
     pub amount: u32,
 }
 
-/// The time to the next start from which it is shown.
+/// The shortest time to the next start that is shown.
 const NEXT_SHOWN_MIN: Duration = Duration::from_secs(2);
 /// The maximum number of jobs that are named as users of a limit.
 const USERS_SHOWN: usize = 4;
