@@ -202,7 +202,8 @@ impl ServerState {
     /// Returns the number of tasks of each queue that workers are needed for.
     #[cfg(test)]
     pub(crate) fn needed_counts(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
-        self.dispatcher.ready().needed()
+        let ready = self.dispatcher.ready();
+        ready.needed(ready.keys())
     }
 
     /// Marks templates as known to a worker.

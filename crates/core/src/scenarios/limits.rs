@@ -9,7 +9,7 @@ use crate::job::SubmitAt;
 use crate::outcome::{LostReason, Outcome};
 use crate::server_state::{Command, Input, Reply, SubmitRefusal};
 use crate::task::{Phase, TaskState};
-use crate::template::SubmitSpec;
+use crate::template::{ArrayIds, SubmitSpec};
 use crate::worker::LinkEnd;
 
 const JOB: JobId = JobId(1);
@@ -353,6 +353,19 @@ fn queues_that_share_a_limit_need_a_worker_for_its_places_only() {
     }
     let needed: u64 = bench.state.needed_counts().map(|(_, count)| count).sum();
     assert_eq!(needed, 1);
+}
+
+#[test]
+fn a_job_needs_workers_for_as_many_tasks_as_it_may_run_at_once() {
+    let mut bench = Bench::new();
+    let job = bench.open(None);
+    for priority in 0..5 {
+        let numbered = numbered(ArrayIds::Next(3), urgent(0, priority));
+        bench.submit(with_max(into(job, numbered), 4));
+    }
+    let counts = bench.state.needed_counts();
+    let needed: u64 = counts.map(|(_, count)| count).sum();
+    assert_eq!(needed, 4, "in five queues together");
 }
 
 #[test]

@@ -33,16 +33,59 @@ pub(super) struct ClassQueue {
 #[derive(Clone, Debug, Default)]
 struct LimitedGroups {
     groups: BTreeMap<SetId, Group>,
+    /// The groups with the same limits of the server, by the set of these limits.
+    families: BTreeMap<SetId, Family>,
     len: u64,
-    /// The number of tasks that may start: of each group, at most what its limits leave.
+    /// The families, as far as the limits of the server let their tasks start too.
+    open: Members,
+}
+
+/// Groups with the same limits of the server. The limits of their jobs differ.
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Family {
+    len: u64,
+    /// The groups, as far as the limits of their jobs let tasks start.
+    groups: Members,
+}
+
+/// The tasks that may start of several groups or families.
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Members {
     startable: u64,
-    /// The first entry of each group with tasks that may start.
+    /// The first entry of each group or family with such tasks.
     fronts: BTreeSet<(Entry, SetId)>,
+}
+
+/// The tasks that may start of one group or family, and their first entry.
+#[derive(Clone, Copy)]
+struct Member {
+    startable: u64,
+    front: Option<Entry>,
+}
+
+/// A group of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupAt {
+    /// The limits.
+    pub(super) set: SetId,
+    /// The limits of the server among them.
+    pub(super) family: SetId,
+    /// How many tasks of the group the limit of the job lets start.
+    pub(super) allowed: u64,
+    /// How many tasks of the family the limits of the server let start.
+    pub(super) available: u64,
 }
 
 impl Group {
     pub(super) fn front(&self) -> Option<Entry> {
         self.entries.keys().next().copied()
+    }
+
+    fn member(&self, allowed: u64) -> Member {
+        Member {
+            startable: self.len.min(allowed),
+            front: self.front().filter(|_| allowed > 0),
+        }
     }
 
     /// Adds indices of a submit.
@@ -74,7 +117,26 @@ impl ClassQueue {
     /// Returns the number of tasks that may start.
     pub(super) fn startable(&self) -> u64 {
         let limited = self.limited.as_ref();
-        self.plain.len + limited.map_or(0, |limited| limited.startable)
+        self.plain.len + limited.map_or(0, |limited| limited.open.startable)
+    }
+
+    /// Returns the number of tasks that may start and have the same limits of the server as a
+    /// group.
+    pub(super) fn startable_with(&self, at: GroupAt) -> u64 {
+        match at.set {
+            UNLIMITED => self.plain.len,
+            _ => self.allowed(at.family).min(at.available),
+        }
+    }
+
+    /// Returns the number of tasks of a family that the limits of their jobs let start.
+    pub(super) fn allowed(&self, family: SetId) -> u64 {
+        self.family(family)
+            .map_or(0, |family| family.groups.startable)
+    }
+
+    fn family(&self, id: SetId) -> Option<&Family> {
+        self.limited.as_ref()?.families.get(&id)
     }
 
     /// Returns the number of tasks.
@@ -83,11 +145,10 @@ impl ClassQueue {
         self.plain.len + limited.map_or(0, |limited| limited.len)
     }
 
-    /// Returns the number of tasks of each limit set.
-    pub(super) fn sizes(&self) -> impl Iterator<Item = (SetId, u64)> + '_ {
-        let limited = self.limited.iter().flat_map(|limited| &limited.groups);
-        let limited = limited.map(|(set, group)| (*set, group.len));
-        [(UNLIMITED, self.plain.len)].into_iter().chain(limited)
+    /// Returns the families, with the number of tasks that the limits of their jobs let start.
+    pub(super) fn families(&self) -> impl Iterator<Item = (SetId, u64)> {
+        let families = self.limited.iter().flat_map(|limited| &limited.families);
+        families.map(|(set, family)| (*set, family.groups.startable))
     }
 
     pub(super) fn group(&self, set: SetId) -> Option<&Group> {
@@ -107,47 +168,68 @@ impl ClassQueue {
         })
     }
 
-    /// Returns the first submit with tasks that may start, and its limit set.
-    pub(super) fn front(&self) -> Option<(Entry, SetId)> {
-        let plain = self.plain.front().map(|entry| (entry, UNLIMITED));
-        let limited = self.limited.as_ref();
-        let limited = limited.and_then(|limited| limited.fronts.first().copied());
-        [plain, limited].into_iter().flatten().min()
+    /// Returns the number of tasks with these limits of the server.
+    pub(super) fn family_len(&self, family: SetId) -> u64 {
+        self.family(family).map_or(0, |family| family.len)
     }
 
-    /// Returns the first submit after `behind` whose tasks may start, and its limit set.
-    pub(super) fn front_behind(&self, behind: (Entry, SetId)) -> Option<(Entry, SetId)> {
-        let plain = self.plain.front().map(|entry| (entry, UNLIMITED));
-        let limited = self.limited.as_ref();
-        let behind_it = (Excluded(behind), Unbounded);
-        let limited = limited.and_then(|limited| limited.fronts.range(behind_it).next().copied());
-        let plain = plain.filter(|plain| *plain > behind);
-        [plain, limited].into_iter().flatten().min()
+    /// Returns the first submit whose tasks may start.
+    pub(super) fn front(&self) -> Option<Entry> {
+        let family = self.next_family(None, |_| true).map(|(entry, _)| entry);
+        self.plain.front().into_iter().chain(family).min()
+    }
+
+    /// Returns the first entry behind `behind` of such a family whose tasks may start.
+    pub(super) fn next_family(
+        &self,
+        behind: Option<(Entry, SetId)>,
+        is_wanted: impl Fn(SetId) -> bool,
+    ) -> Option<(Entry, SetId)> {
+        let from = behind.map_or(Unbounded, Excluded);
+        let mut open = self.limited.as_ref()?.open.fronts.range((from, Unbounded));
+        open.find(|(_, family)| is_wanted(*family)).copied()
+    }
+
+    /// Returns the first submit of a set. For a family, its tasks may start as far as the limit of
+    /// the job allows.
+    pub(super) fn front_of(&self, set: SetId) -> Option<Entry> {
+        match self.family(set) {
+            Some(family) => family.groups.fronts.first().map(|(entry, _)| *entry),
+            None => self.group(set)?.front(),
+        }
+    }
+
+    /// Returns the next submit of a family, or without limits, and its set.
+    pub(super) fn front_behind(
+        &self,
+        behind: Option<(Entry, SetId)>,
+        family: SetId,
+    ) -> Option<(Entry, SetId)> {
+        let fronts = &self.family(family)?.groups.fronts;
+        let from = behind.map_or(Unbounded, Excluded);
+        fronts.range((from, Unbounded)).next().copied()
     }
 
     /// Changes a group of tasks with `f`, and notes the consequences.
-    pub(super) fn edit<R>(
-        &mut self,
-        set: SetId,
-        available: u64,
-        f: impl FnOnce(&mut Group) -> R,
-    ) -> R {
-        if set == UNLIMITED {
+    pub(super) fn edit<R>(&mut self, at: GroupAt, f: impl FnOnce(&mut Group) -> R) -> R {
+        if at.set == UNLIMITED {
             return f(&mut self.plain);
         }
         let limited = self.limited.get_or_insert_default();
-        let group = limited.groups.entry(set).or_default();
-        let (len, front) = (group.len, group.front());
+        let group = limited.groups.entry(at.set).or_default();
+        let family = limited.families.entry(at.family).or_default();
+        let (before, len) = (group.member(at.allowed), group.len);
         let result = f(group);
-        let (new_len, new_front) = (group.len, group.front());
-        limited.len = limited.len + new_len - len;
-        limited.startable = limited.startable + new_len.min(available) - len.min(available);
-        if front != new_front && available > 0 {
-            front.map(|front| limited.fronts.remove(&(front, set)));
-            limited.fronts.extend(new_front.map(|front| (front, set)));
+        let after = group.member(at.allowed);
+        limited.len = limited.len + group.len - len;
+        family.len = family.len + group.len - len;
+        let is_empty = (group.len == 0, family.len == 0);
+        limited.replace(at, before, after);
+        if is_empty.0 {
+            limited.groups.remove(&at.set);
         }
-        if new_len == 0 {
-            limited.groups.remove(&set);
+        if is_empty.1 {
+            limited.families.remove(&at.family);
         }
         if limited.groups.is_empty() {
             self.limited = None;
@@ -155,23 +237,31 @@ impl ClassQueue {
         result
     }
 
-    /// Notes that another number of tasks of a group may start.
-    pub(super) fn set_available(&mut self, set: SetId, before: u64, after: u64) {
-        let Some(limited) = self.limited.as_mut() else {
-            return;
-        };
-        let Some(group) = limited.groups.get(&set) else {
-            return;
-        };
-        limited.startable = limited.startable + group.len.min(after) - group.len.min(before);
-        let front = group.front().map(|front| (front, set));
-        match (before, after) {
-            (0, 1..) => limited.fronts.extend(front),
-            (1.., 0) => {
-                front.map(|front| limited.fronts.remove(&front));
-            }
-            _ => {}
-        }
+    /// Notes that the limit of a job lets another number of tasks of a group start. Returns the
+    /// number of its tasks.
+    pub(super) fn set_allowed(&mut self, at: GroupAt, after: u64) -> u64 {
+        let limited = self.limited.as_mut();
+        let found = limited.and_then(|limited| {
+            let group = limited.groups.get(&at.set)?;
+            let (before, after) = (group.member(at.allowed), group.member(after));
+            let len = group.len;
+            limited.replace(at, before, after);
+            Some(len)
+        });
+        found.unwrap_or(0)
+    }
+
+    /// Notes that the limits of the server let another number of tasks of a family start. Returns
+    /// the number that the limits of their jobs let start.
+    pub(super) fn set_available(&mut self, at: GroupAt, after: u64) -> u64 {
+        let limited = self.limited.as_mut();
+        let found = limited.and_then(|limited| {
+            let groups = &limited.families.get(&at.family)?.groups;
+            let (before, after) = (groups.member(at.available), groups.member(after));
+            limited.open.replace(at.family, before, after);
+            Some(groups.startable)
+        });
+        found.unwrap_or(0)
     }
 
     /// Returns whether the numbers agree with the tasks.
@@ -180,14 +270,45 @@ impl ClassQueue {
         let Some(limited) = &self.limited else {
             return;
         };
-        let groups = limited.groups.iter();
-        let startable = groups.map(|(set, group)| group.len.min(limits.available(*set)));
-        assert_eq!(limited.startable, startable.sum::<u64>());
-        let open = limited
-            .groups
-            .iter()
-            .filter(|(set, _)| limits.available(**set) > 0);
-        let fronts = open.filter_map(|(set, group)| Some((group.front()?, *set)));
-        assert_eq!(limited.fronts, fronts.collect());
+        let mut seen = LimitedGroups::default();
+        for (set, group) in &limited.groups {
+            let at = limits.group_at(*set);
+            seen.families.entry(at.family).or_default().len += group.len;
+            seen.replace(at, Group::default().member(0), group.member(at.allowed));
+        }
+        assert_eq!(limited.families, seen.families);
+        assert_eq!(limited.open, seen.open);
+    }
+}
+
+impl LimitedGroups {
+    /// Notes a change of a group.
+    fn replace(&mut self, at: GroupAt, before: Member, after: Member) {
+        let Some(family) = self.families.get_mut(&at.family) else {
+            return;
+        };
+        let own_before = family.groups.member(at.available);
+        family.groups.replace(at.set, before, after);
+        let own_after = family.groups.member(at.available);
+        self.open.replace(at.family, own_before, own_after);
+    }
+}
+
+impl Members {
+    /// Notes a change of a group or family.
+    fn replace(&mut self, id: SetId, before: Member, after: Member) {
+        self.startable = self.startable + after.startable - before.startable;
+        if before.front != after.front {
+            before.front.map(|front| self.fronts.remove(&(front, id)));
+            self.fronts.extend(after.front.map(|front| (front, id)));
+        }
+    }
+
+    fn member(&self, available: u64) -> Member {
+        let front = self.fronts.first().filter(|_| available > 0);
+        Member {
+            startable: self.startable.min(available),
+            front: front.map(|(entry, _)| *entry),
+        }
     }
 }

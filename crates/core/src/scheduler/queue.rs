@@ -66,6 +66,10 @@ const SKIPPED_MAX: u32 = 64;
 /// behind another one.
 const RIVALS_MAX: usize = 64;
 
+/// The number of sets of jobs with tasks in several queues whose limits are considered together
+/// when workers are requested.
+const SPREAD_MAX: usize = 256;
+
 /// The index and the changes that it does not contain yet.
 #[derive(Clone, Debug, Default)]
 struct Indexed {
@@ -75,6 +79,17 @@ struct Indexed {
     /// All queues up to this one have been added.
     built_to: Option<QueueKey>,
     is_built: bool,
+}
+
+/// How far tasks have been taken from a queue, whose families are merged in the order of their
+/// entries.
+#[derive(Debug, Default)]
+struct Walk {
+    /// The next entry of each family seen, and of the tasks without limits.
+    fronts: BTreeSet<(Entry, SetId)>,
+    seen: BTreeSet<SetId>,
+    /// The last family seen.
+    behind: Option<(Entry, SetId)>,
 }
 
 /// All ready tasks.
@@ -96,33 +111,40 @@ pub struct ReadyQueue {
 
 impl ReadyQueue {
     /// Adds the indices `from..to` of a submit. Returns whether these are the only tasks of the queue
-    /// that may start.
+    /// that may start, among those with the same limits of the server.
     pub fn insert(&mut self, key: QueueKey, job: JobId, submit: u32, from: u32, to: u32) -> bool {
         if from >= to {
             return false;
         }
         let is_new = !self.queues.contains_key(&key);
-        let before = self.queues.entry(key).or_default().startable();
         let set = self.limits.set_of(submit_at(job, submit));
+        let at = self.limits.group_at(set);
+        let before = self.queues.entry(key).or_default().startable_with(at);
         self.edit(key, set, |group| group.insert((job, submit), from, to));
         self.by_job.insert((job, key));
         // The index contains queues but not task counts.
         if is_new {
             self.note_changed(key);
         }
-        before == 0 && self.count(key) > 0
+        let queue = self.queues.get(&key);
+        before == 0 && queue.is_some_and(|queue| queue.startable_with(at) > 0)
     }
 
     /// Changes the tasks of a queue with one limit set.
     fn edit<R>(&mut self, key: QueueKey, set: SetId, f: impl FnOnce(&mut Group) -> R) -> Option<R> {
         let queue = self.queues.get_mut(&key)?;
-        let len = |queue: &ClassQueue| queue.group(set).map_or(0, |group| group.len);
-        let before = len(queue);
-        let result = queue.edit(set, self.limits.available(set), f);
-        let after = len(queue);
-        self.len = self.len + after - before;
-        if set != UNLIMITED {
-            self.limits.note_queued(set, key, before, after);
+        let at = self.limits.group_at(set);
+        let lens = |queue: &ClassQueue| {
+            let len = queue.group(set).map_or(0, |group| group.len);
+            (len, queue.family_len(at.family))
+        };
+        let before = lens(queue);
+        let result = queue.edit(at, f);
+        let after = lens(queue);
+        self.len = self.len + after.0 - before.0;
+        self.limits.note_queued(at.family, key, before.1, after.1);
+        if at.family != set {
+            self.limits.note_queued(set, key, before.0, after.0);
         }
         Some(result)
     }
@@ -236,16 +258,17 @@ impl ReadyQueue {
     /// they start now. Otherwise, tasks stay whose places other jobs could use.
     pub fn take(&mut self, key: QueueKey, mut limit: u64, starts: bool) -> Vec<TakenRange> {
         let mut taken = Vec::new();
-        let mut next = self.queues.get(&key).and_then(ClassQueue::front);
+        let mut walk = Walk::default();
         let mut skipped = 0;
+        // An earlier submit is used up before a later one, as far as its limits allow.
         while limit > 0
             && skipped < SKIPPED_MAX
-            && let Some((entry, set)) = next
+            && let Some((entry, set)) = self.next_front(key, &mut walk, starts)
         {
             let (job, submit) = entry;
             let mut most = limit.min(self.limits.starts(set));
-            // Such a task must not be sent ahead of its turn. The other groups are not searched to
-            // the end, because each of very many jobs may have one.
+            // The other groups are not searched to the end, because each of very many jobs may have
+            // a rate.
             if set != UNLIMITED && !starts && self.limits.is_scarce(set) {
                 most = 0;
                 skipped += 1;
@@ -266,16 +289,39 @@ impl ReadyQueue {
                 limit -= u64::from(to - from);
                 self.limits.take(set, job, u64::from(to - from));
             }
-            // An earlier submit is used up before a later one, as far as its limits allow.
             let queue = self.queues.get(&key);
             let group = queue.and_then(|queue| queue.group(set));
             let has_more = group.is_some_and(|group| group.entries.contains_key(&entry));
-            if most == 0 || !has_more {
-                next = queue.and_then(|queue| queue.front_behind((entry, set)));
+            let family = self.limits.group_at(set).family;
+            if most > 0 && has_more {
+                walk.fronts.insert((entry, set));
+            } else if set != UNLIMITED && self.limits.starts(family) > 0 {
+                let next = queue.and_then(|queue| queue.front_behind(Some((entry, set)), family));
+                walk.fronts.extend(next);
+            }
+            if !has_more {
                 self.forget_entry(key, job);
             }
         }
         taken
+    }
+
+    /// Returns the next submit whose tasks may be taken, with its limit set.
+    fn next_front(&self, key: QueueKey, walk: &mut Walk, starts: bool) -> Option<(Entry, SetId)> {
+        let queue = self.queues.get(&key)?;
+        let plain = queue.group(UNLIMITED).and_then(Group::front);
+        walk.fronts.extend(plain.map(|entry| (entry, UNLIMITED)));
+        // Tasks that share limits with other jobs must not be sent ahead of their turn.
+        let is_new = |family| (starts || family == UNLIMITED) && !walk.seen.contains(&family);
+        if let Some(next) = queue.next_family(walk.behind, is_new)
+            && walk.fronts.first().is_none_or(|first| next.0 < first.0)
+        {
+            walk.behind = Some(next);
+            walk.seen.insert(next.1);
+            let first = queue.front_behind(None, next.1);
+            walk.fronts.extend(first);
+        }
+        walk.fronts.pop_first()
     }
 
     /// Updates `by_job` and the queues after tasks of a job have been removed.
@@ -415,8 +461,8 @@ impl ReadyQueue {
 
     /// Returns the earliest job with a task of a queue that may start.
     pub(crate) fn first_job(&self, key: QueueKey) -> Option<JobId> {
-        let (entry, _) = self.queues.get(&key)?.front()?;
-        Some(entry.0)
+        let (job, _) = self.queues.get(&key)?.front()?;
+        Some(job)
     }
 
     /// Returns the given queues with their counts, in the order of [`ReadyQueue::counts_by_age`].
@@ -433,14 +479,32 @@ impl ReadyQueue {
         counts.filter(|(_, count)| *count > 0)
     }
 
-    /// Returns the same counts if tasks of all queues start, most urgent first. Places of a limit
-    /// that several queues share count once.
-    pub(crate) fn needed(&self) -> impl Iterator<Item = (QueueKey, u64)> + '_ {
+    /// Returns the keys of the queues, most urgent first.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = QueueKey> + '_ {
+        self.queues.keys().copied()
+    }
+
+    /// Returns the numbers of tasks that may start if tasks of all these queues start, most urgent
+    /// first. Places of a limit that several queues share count once.
+    pub(crate) fn needed(
+        &self,
+        keys: impl Iterator<Item = QueueKey>,
+    ) -> impl Iterator<Item = (QueueKey, u64)> {
         let mut planned = PlannedPlaces::default();
-        let counts = self.queues.iter().map(move |(key, queue)| {
-            let sizes = queue.sizes();
-            let sizes = sizes.map(|(set, size)| self.limits.plan(&mut planned, set, size));
-            (*key, sizes.sum())
+        let queues = keys.filter_map(|key| Some((key, self.queues.get(&key)?)));
+        let counts = queues.map(move |(key, queue)| {
+            let mut families: BTreeMap<SetId, u64> = queue.families().collect();
+            for set in self.limits.spread().take(SPREAD_MAX) {
+                let at = self.limits.group_at(set);
+                let tasks = queue.group(set).map_or(0, |group| group.len);
+                let tasks = tasks.min(at.allowed);
+                let surplus = tasks - self.limits.plan(&mut planned, set, tasks);
+                families.entry(at.family).and_modify(|all| *all -= surplus);
+            }
+            let families = families.into_iter();
+            let limited = families.map(|(set, all)| self.limits.plan(&mut planned, set, all));
+            let plain = queue.group(UNLIMITED).map_or(0, |group| group.len);
+            (key, plain + limited.sum::<u64>())
         });
         counts.filter(|(_, count)| *count > 0)
     }
@@ -489,14 +553,20 @@ impl ReadyQueue {
 
     /// Notes how many tasks may start now. Returns whether tasks that waited for a limit may start.
     pub(crate) fn update_limits(&mut self, now: Time) -> bool {
-        let (changed, may_start) = self.limits.update(now);
-        for (set, after) in changed {
-            let before = self.limits.available(set);
-            for key in self.limits.set_available(set, after) {
-                if let Some(queue) = self.queues.get_mut(&key) {
-                    queue.set_available(set, before, after);
-                }
+        let mut may_start = false;
+        for (set, after) in self.limits.update(now) {
+            let at = self.limits.group_at(set);
+            let before = self.limits.set_available(set, after);
+            // The tasks that could start with more places.
+            let mut bounded = 0;
+            for key in self.limits.queues_of(set) {
+                let queue = self.queues.get_mut(key);
+                bounded += queue.map_or(0, |queue| match at.family == set {
+                    true => queue.set_available(at, after),
+                    false => queue.set_allowed(at, after),
+                });
             }
+            may_start |= after > before && bounded > before;
         }
         may_start
     }
@@ -537,7 +607,7 @@ impl ReadyQueue {
         let entry = (at.job, at.number);
         let is_later = |(other, rival): (SetId, QueueKey)| {
             let queue = self.queues.get(&rival);
-            let front = queue.and_then(|queue| queue.group(other)?.front());
+            let front = queue.and_then(|queue| queue.front_of(other));
             front.is_none_or(|front| (key.priority, entry) <= (rival.priority, front))
         };
         let rivals: Vec<_> = self.limits.rivals(set).take(RIVALS_MAX).collect();
@@ -593,7 +663,7 @@ fn sorted_by_age<'a>(
     queues: impl Iterator<Item = (QueueKey, &'a ClassQueue)>,
 ) -> Vec<(QueueKey, u64)> {
     let heads = queues.filter_map(|(key, queue)| {
-        let (earliest, _) = queue.front()?;
+        let earliest = queue.front()?;
         Some((key.priority, earliest, key.class, queue.startable()))
     });
     let mut heads: Vec<_> = heads.collect();

@@ -2,30 +2,32 @@
 //! (`--max-running`, `--max-rate`).
 //!
 //! The limits of a submit form a *limit set*. All tasks with the same set are alike, so the ready
-//! queue groups them, and knows how many tasks of a group may start. A task takes its *places* when
-//! it leaves the ready queue for a worker, and gives them back when that worker no longer has it.
-//! A task that was sent behind another one of its submit takes over the places of that task.
+//! queue groups them. Sets with the same limits of the server form a *family*: very many jobs may
+//! share these limits and have one of their own besides. The queue knows how many tasks of a group
+//! the limit of the job lets start, and how many of a family the limits of the server let start. A
+//! place that is taken or given back costs as much for one job as for many.
+//!
+//! A task takes its *places* when it leaves the ready queue for a worker, and gives them back when
+//! that worker no longer has it. A task that was sent behind another one of its submit takes over
+//! the places of that task.
 //!
 //! A rate is a token bucket. It holds the starts of one second, or one start, and is empty at
 //! first. Starts that cost more than the bucket holds leave a debt.
 
+mod limit;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
+use super::class_queue::GroupAt;
 use crate::bound::{Bound, LimitUse, Rate, SetId, UNLIMITED};
 use crate::bug;
 use crate::class::QueueKey;
 use crate::id::{JobId, WorkerId};
 use crate::job::SubmitAt;
-use crate::time::{Time, nanos};
+use crate::time::Time;
+use limit::Limit;
 pub use state::LimitState;
-
-/// The size of a token bucket.
-const BURST: Duration = Duration::from_secs(1);
-/// The shortest pause between two rounds that wait for tokens.
-const WAKE_MIN: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct LimitId(u32);
@@ -34,35 +36,18 @@ struct LimitId(u32);
 type Parts = Box<[(LimitId, u32)]>;
 
 #[derive(Clone, Debug, Default)]
-struct Limit {
-    /// The name. `None` for the limit of one job.
-    name: Option<Box<str>>,
-    max: Option<u64>,
-    bucket: Option<Bucket>,
-    /// The places that are taken, also while nothing bounds them.
-    used: u64,
-    /// The places that are taken, by job.
-    users: BTreeMap<JobId, u64>,
-    sets: BTreeSet<SetId>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    rate: Rate,
-    /// The content in nanoseconds of waiting. Negative after starts that cost more than it held.
-    level: i64,
-    at: Time,
-}
-
-#[derive(Clone, Debug, Default)]
 struct Set {
+    /// The limit of a job, or limits of the server.
     parts: Parts,
-    /// How many of its tasks may start, as the ready queue knows it.
+    /// The family, if this is the set of a job with a limit.
+    family: Option<SetId>,
+    /// How many of its tasks may start as far as only `parts` bound them, as of the last update.
     available: u64,
-    /// The number of its tasks in the ready queue.
+    /// The number of its tasks in the ready queue. For a family, of all its sets.
     queued: u64,
     queues: BTreeSet<QueueKey>,
-    /// The number of submits with this set, and of places that its tasks have taken.
+    /// The number of submits with this set, of places that its tasks have taken, and of sets of
+    /// this family.
     references: u64,
     /// When the next token arrives for which its tasks wait.
     wake: Option<Time>,
@@ -94,12 +79,14 @@ pub struct TaskLimits {
     /// few sets.
     job_sets: BTreeSet<(JobId, SetId)>,
     sets: BTreeMap<SetId, Set>,
-    by_parts: BTreeMap<Parts, SetId>,
+    families: BTreeMap<Parts, SetId>,
     /// The limits that have changed since the ready queue was updated.
     changed: BTreeSet<LimitId>,
     /// The sets with new tasks that have to wait, perhaps for a token.
     waiting: BTreeSet<SetId>,
     wakes: BTreeSet<(Time, SetId)>,
+    /// The sets of jobs with a limit whose tasks are in several queues.
+    spread: BTreeSet<SetId>,
     kept: BTreeMap<Time, Vec<Kept>>,
     last_limit: u32,
     last_set: u32,
@@ -110,89 +97,16 @@ pub struct TaskLimits {
     closed_until: Option<Time>,
 }
 
-impl Bucket {
-    fn capacity(&self) -> i64 {
-        let capacity = self.rate.interval_ns().max(nanos(BURST));
-        i64::try_from(capacity).unwrap_or(i64::MAX)
-    }
-
-    fn level_at(&self, now: Time) -> i64 {
-        let gained = i64::try_from(nanos(now.since(self.at))).unwrap_or(i64::MAX);
-        self.level.saturating_add(gained).min(self.capacity())
-    }
-
-    /// Returns the level at which a task with this amount may start.
-    fn cost(&self, amount: u32) -> i64 {
-        let cost = self.rate.interval_ns().saturating_mul(u64::from(amount));
-        i64::try_from(cost).unwrap_or(i64::MAX).min(self.capacity())
-    }
-
-    /// Returns the level of a bucket with another rate that holds as many starts.
-    fn starts_at_rate(&self, rate: Rate, now: Time) -> i64 {
-        let level = i128::from(self.level_at(now)) * i128::from(rate.interval_ns());
-        let level = level / i128::from(self.rate.interval_ns());
-        i64::try_from(level).unwrap_or(i64::MAX)
-    }
-
-    fn starts(&self, amount: u32, now: Time) -> u64 {
-        let starts = self.level_at(now) / self.cost(amount).max(1);
-        u64::try_from(starts).unwrap_or(0)
-    }
-
-    fn take(&mut self, amount: u64, now: Time) {
-        let cost = self.rate.interval_ns().saturating_mul(amount);
-        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
-        (self.level, self.at) = (self.level_at(now).saturating_sub(cost), now);
-    }
-
-    /// Returns when one more task than now may start.
-    fn next_at(&self, amount: u32, now: Time) -> Time {
-        let (level, cost) = (self.level_at(now), self.cost(amount).max(1));
-        let missing = if level < 0 {
-            cost.saturating_sub(level)
-        } else {
-            cost - level % cost
-        };
-        now + Duration::from_nanos(u64::try_from(missing).unwrap_or(0)).max(WAKE_MIN)
-    }
+/// Returns a set, and its family if that is another set.
+fn levels(sets: &BTreeMap<SetId, Set>, id: SetId) -> impl Iterator<Item = &Set> {
+    let set = sets.get(&id);
+    let family = set.and_then(|set| sets.get(&set.family?));
+    family.into_iter().chain(set)
 }
 
-impl Limit {
-    /// Returns for how many tasks there are places.
-    fn places(&self, amount: u32) -> u64 {
-        self.max.map_or(u64::MAX, |max| {
-            // A task that counts more than the limit, which was lowered, runs alone.
-            let amount = u64::from(amount).min(max).max(1);
-            max.saturating_sub(self.used) / amount
-        })
-    }
-
-    fn starts(&self, amount: u32, now: Time) -> u64 {
-        let bucket = self.bucket.as_ref();
-        self.places(amount)
-            .min(bucket.map_or(u64::MAX, |bucket| bucket.starts(amount, now)))
-    }
-
-    fn set(&mut self, max: Option<u32>, rate: Option<Rate>, now: Time) {
-        self.max = max.map(u64::from);
-        let before = self.bucket;
-        self.bucket = rate.map(|rate| Bucket {
-            rate,
-            level: match before {
-                Some(before) => before.starts_at_rate(rate, now),
-                // A new limit lets one task start. After a restart, that task may have started.
-                None if now == Time(0) => 0,
-                None => i64::try_from(rate.interval_ns()).unwrap_or(i64::MAX),
-            },
-            at: now,
-        });
-    }
-
-    fn bound(&self) -> Option<Bound> {
-        let max = self.max.and_then(|max| u32::try_from(max).ok());
-        let rate = self.bucket.map(|bucket| Bound::Rate(bucket.rate));
-        max.map(Bound::Running).or(rate)
-    }
+/// Returns the limits of a set, with the amount that a task takes.
+fn parts(sets: &BTreeMap<SetId, Set>, id: SetId) -> impl Iterator<Item = &(LimitId, u32)> {
+    levels(sets, id).flat_map(|set| &set.parts)
 }
 
 /// The limits and the submits that they apply to.
@@ -269,12 +183,30 @@ impl TaskLimits {
     }
 
     fn intern(&mut self, job: JobId, uses: &[(LimitId, u32)]) -> SetId {
-        let own = self.jobs.get(&job).map(|id| (*id, 1));
-        let mut parts: Vec<_> = uses.iter().copied().chain(own).collect();
+        let mut parts = uses.to_vec();
         parts.sort_unstable();
-        let parts: Parts = parts.into();
-        if let Some(set) = self.by_parts.get(&parts) {
-            return *set;
+        let family = match uses {
+            [] => UNLIMITED,
+            _ => self.intern_parts(None, parts.into()),
+        };
+        match self.jobs.get(&job) {
+            Some(own) => self.intern_parts(Some(family), [(*own, 1)].into()),
+            None => family,
+        }
+    }
+
+    fn intern_parts(&mut self, family: Option<SetId>, parts: Parts) -> SetId {
+        let known = match family {
+            None => self.families.get(&parts).copied(),
+            Some(_) => {
+                let own = parts.first().and_then(|(own, _)| self.limits.get(own));
+                let of_family =
+                    |set: &SetId| self.sets.get(set).is_some_and(|s| s.family == family);
+                own.and_then(|own| own.sets.iter().copied().find(of_family))
+            }
+        };
+        if let Some(known) = known {
+            return known;
         }
         self.last_set += 1;
         let id = SetId(self.last_set);
@@ -283,16 +215,19 @@ impl TaskLimits {
                 limit.sets.insert(id);
             }
         }
-        self.by_parts.insert(parts.clone(), id);
-        let set = Set {
+        match family {
+            Some(family) => self.reference(family, 1),
+            None => {
+                self.families.insert(parts.clone(), id);
+            }
+        }
+        let mut set = Set {
             parts,
+            family,
             ..Set::default()
         };
+        set.available = self.allows(&set);
         self.sets.insert(id, set);
-        let available = self.starts(id);
-        if let Some(set) = self.sets.get_mut(&id) {
-            set.available = available;
-        }
         id
     }
 
@@ -389,12 +324,18 @@ impl TaskLimits {
         };
         set.wake.map(|at| self.wakes.remove(&(at, id)));
         self.waiting.remove(&id);
-        self.by_parts.remove(&set.parts);
-        for (limit, _) in set.parts {
-            if let Some(limit) = self.limits.get_mut(&limit) {
+        self.spread.remove(&id);
+        for (limit, _) in &set.parts {
+            if let Some(limit) = self.limits.get_mut(limit) {
                 limit.sets.remove(&id);
             }
-            self.forget_limit(limit);
+            self.forget_limit(*limit);
+        }
+        match set.family {
+            Some(family) => self.dereference(family, 1),
+            None => {
+                self.families.remove(&set.parts);
+            }
         }
     }
 }
@@ -406,11 +347,16 @@ impl TaskLimits {
         if id == UNLIMITED {
             return u64::MAX;
         }
-        let Some(set) = self.sets.get(&id) else {
+        let starts = levels(&self.sets, id).map(|set| self.allows(set)).min();
+        starts.unwrap_or_else(|| {
             bug!("there is no limit set {id:?}");
-            return u64::MAX;
-        };
-        if self.is_closed || self.closed_until.is_some_and(|until| until > self.now) {
+            u64::MAX
+        })
+    }
+
+    /// Returns how many tasks may start as far as only these limits bound them.
+    fn allows(&self, set: &Set) -> u64 {
+        if self.is_closed() {
             return 0;
         }
         let starts = set.parts.iter().filter_map(|(limit, amount)| {
@@ -423,19 +369,15 @@ impl TaskLimits {
     /// Returns whether a set's tasks must start when they take their places, because other jobs
     /// could use the places meanwhile, or because starts have a rate.
     pub(crate) fn is_scarce(&self, id: SetId) -> bool {
-        let set = self.sets.get(&id);
-        set.is_some_and(|set| {
-            let mut limits = set.parts.iter().filter_map(|(id, _)| self.limits.get(id));
-            limits.any(|limit| limit.name.is_some() || limit.bucket.is_some())
-        })
+        let mut limits = parts(&self.sets, id).filter_map(|(id, _)| self.limits.get(id));
+        limits.any(|limit| limit.name.is_some() || limit.bucket.is_some())
     }
 
     /// Returns how many tasks of a set run if all places of one of its limits are taken. `None` if
     /// places are free, if tasks take more than the limit, or if starts have a rate.
     pub(crate) fn full_places(&self, id: SetId) -> Option<u64> {
-        let set = self.sets.get(&id)?;
         let mut places = None;
-        for (id, amount) in &set.parts {
+        for (id, amount) in parts(&self.sets, id) {
             let limit = self.limits.get(id)?;
             let max = limit.max.unwrap_or(u64::MAX);
             if limit.bucket.is_some() || limit.used > max {
@@ -453,10 +395,7 @@ impl TaskLimits {
     /// Takes the places and tokens of tasks of a job.
     pub(crate) fn take(&mut self, id: SetId, job: JobId, count: u64) {
         self.change_places(id, job, count, true);
-        let Some(set) = self.sets.get(&id) else {
-            return;
-        };
-        for (id, amount) in &set.parts {
+        for (id, amount) in parts(&self.sets, id) {
             let bucket = self.limits.get_mut(id);
             if let Some(bucket) = bucket.and_then(|limit| limit.bucket.as_mut()) {
                 bucket.take(u64::from(*amount) * count, self.now);
@@ -478,11 +417,8 @@ impl TaskLimits {
     }
 
     fn change_places(&mut self, id: SetId, job: JobId, count: u64, is_taken: bool) {
-        let Some(set) = self.sets.get_mut(&id).filter(|_| id != UNLIMITED) else {
-            return;
-        };
-        set.references += if is_taken { count } else { 0 };
-        for (id, amount) in &set.parts {
+        self.reference(id, if is_taken { count } else { 0 });
+        for (id, amount) in parts(&self.sets, id) {
             let Some(limit) = self.limits.get_mut(id) else {
                 continue;
             };
@@ -530,12 +466,19 @@ impl TaskLimits {
 
 /// What the ready queue needs.
 impl TaskLimits {
-    /// Returns how many tasks of a set may start, as of the last update.
-    pub(crate) fn available(&self, id: SetId) -> u64 {
-        self.sets.get(&id).map_or(u64::MAX, |set| set.available)
+    /// Returns how the ready queue groups the tasks of a set.
+    pub(super) fn group_at(&self, set: SetId) -> GroupAt {
+        let available = |set| self.sets.get(&set).map_or(u64::MAX, |set| set.available);
+        let family = self.sets.get(&set).and_then(|set| set.family);
+        GroupAt {
+            set,
+            family: family.unwrap_or(set),
+            allowed: family.map_or(u64::MAX, |_| available(set)),
+            available: available(family.unwrap_or(set)),
+        }
     }
 
-    /// Notes the number of queued tasks of a set in one queue, before and after a change.
+    /// Notes the number of queued tasks of a set or family in one queue, before and after a change.
     pub(crate) fn note_queued(&mut self, id: SetId, key: QueueKey, before: u64, after: u64) {
         let Some(set) = self.sets.get_mut(&id) else {
             return;
@@ -549,11 +492,33 @@ impl TaskLimits {
             (1.., 0) => set.queues.remove(&key),
             _ => return,
         };
+        if let Some((own, _)) = set.parts.first().filter(|_| set.family.is_some()) {
+            let own = *own;
+            self.note_spread(own);
+        }
     }
 
-    /// Advances the time, and returns the sets for which another number of tasks may start, with
-    /// that number. `true` as the last value means that waiting tasks may start.
-    pub(crate) fn update(&mut self, now: Time) -> (Vec<(SetId, u64)>, bool) {
+    fn note_spread(&mut self, own: LimitId) {
+        let (sets, own) = (&self.sets, self.limits.get(&own));
+        let own = own.into_iter().flat_map(|limit| &limit.sets);
+        let queues = own.clone().filter_map(|id| sets.get(id));
+        let is_spread = queues.flat_map(|set| &set.queues).nth(1).is_some();
+        for set in own {
+            match is_spread {
+                true => self.spread.insert(*set),
+                false => self.spread.remove(set),
+            };
+        }
+    }
+
+    /// Returns the sets of jobs with a limit whose tasks are in several queues.
+    pub(super) fn spread(&self) -> impl Iterator<Item = SetId> {
+        self.spread.iter().copied()
+    }
+
+    /// Advances the time, and returns the sets and families that let another number of tasks start,
+    /// with that number.
+    pub(crate) fn update(&mut self, now: Time) -> Vec<(SetId, u64)> {
         self.now = self.now.max(now);
         while let Some(entry) = self.kept.first_entry()
             && *entry.key() <= now
@@ -579,19 +544,16 @@ impl TaskLimits {
             stale.insert(*id);
             self.wakes.pop_first();
         }
-        let (mut found, mut may_start) = (Vec::new(), false);
+        let mut found = Vec::new();
         for id in stale {
-            let starts = self.starts(id);
-            self.plan_wake(id, starts);
-            let Some(set) = self.sets.get(&id) else {
+            let Some(starts) = self.sets.get(&id).map(|set| self.allows(set)) else {
                 continue;
             };
-            if starts != set.available {
-                may_start |= starts > set.available && set.available < set.queued;
-                found.push((id, starts));
-            }
+            self.plan_wake(id, starts);
+            let before = self.sets.get(&id).map(|set| set.available);
+            found.extend((before != Some(starts)).then_some((id, starts)));
         }
-        (found, may_start)
+        found
     }
 
     /// Plans the next update of a set whose tasks wait for tokens.
@@ -613,20 +575,22 @@ impl TaskLimits {
         }
     }
 
-    /// Notes how many tasks of a set may start, and returns the queues with such tasks.
-    pub(crate) fn set_available(&mut self, id: SetId, available: u64) -> Vec<QueueKey> {
-        let Some(set) = self.sets.get_mut(&id) else {
-            return Vec::new();
-        };
-        set.available = available;
-        set.queues.iter().copied().collect()
+    /// Notes how many tasks a set or family lets start. Returns the number before.
+    pub(super) fn set_available(&mut self, id: SetId, available: u64) -> u64 {
+        let set = self.sets.get_mut(&id);
+        set.map_or(available, |set| {
+            std::mem::replace(&mut set.available, available)
+        })
     }
 
-    /// Returns the queues with tasks that share a limit with this set.
+    /// Returns the queues with tasks of a set or family.
+    pub(super) fn queues_of(&self, id: SetId) -> impl Iterator<Item = &QueueKey> {
+        self.sets.get(&id).into_iter().flat_map(|set| &set.queues)
+    }
+
+    /// Returns the queues with tasks that share a limit with this set, with their sets or families.
     pub(crate) fn rivals(&self, id: SetId) -> impl Iterator<Item = (SetId, QueueKey)> + '_ {
-        let set = self.sets.get(&id).into_iter();
-        let limits = set.flat_map(|set| &set.parts);
-        let sets = limits
+        let sets = parts(&self.sets, id)
             .flat_map(|(id, _)| self.limits.get(id))
             .flat_map(|limit| &limit.sets);
         sets.flat_map(|id| {
@@ -648,21 +612,22 @@ impl TaskLimits {
 pub(crate) struct PlannedPlaces(BTreeMap<LimitId, u64>);
 
 impl TaskLimits {
-    /// Plans the start of tasks of a set. Returns how many of them may start.
+    /// Plans the start of tasks of a family, or of a set as far as only the limit of its job bounds
+    /// them. Returns how many of them may start.
     pub(crate) fn plan(&self, planned: &mut PlannedPlaces, id: SetId, count: u64) -> u64 {
-        let parts = self.sets.get(&id).map_or(&[][..], |set| &set.parts);
-        let mut starts = count.min(self.starts(id));
-        for (id, amount) in parts {
-            let PlannedPlaces(planned) = planned;
+        let Some(set) = self.sets.get(&id) else {
+            return count;
+        };
+        let PlannedPlaces(planned) = planned;
+        let mut starts = count.min(self.allows(set));
+        for (id, amount) in &set.parts {
             let taken = planned.get(id).copied().unwrap_or(0) / u64::from(*amount);
-            let left = self
-                .limits
-                .get(id)
-                .map(|limit| limit.starts(*amount, self.now));
+            let limit = self.limits.get(id);
+            let left = limit.map(|limit| limit.starts(*amount, self.now));
             starts = starts.min(left.unwrap_or(u64::MAX).saturating_sub(taken));
         }
-        for (id, amount) in parts {
-            *planned.0.entry(*id).or_default() += u64::from(*amount) * starts;
+        for (id, amount) in &set.parts {
+            *planned.entry(*id).or_default() += u64::from(*amount) * starts;
         }
         starts
     }
@@ -681,11 +646,11 @@ impl TaskLimits {
         let mut users: BTreeMap<(LimitId, JobId), u64> = BTreeMap::new();
         let limited = placed.chain(kept).filter(|(_, set)| *set != UNLIMITED);
         for (job, set) in limited {
-            let set = self
-                .sets
-                .get(&set)
-                .expect("the set of a placed task exists");
-            for (limit, amount) in &set.parts {
+            assert!(
+                self.sets.contains_key(&set),
+                "the set of a placed task exists"
+            );
+            for (limit, amount) in parts(&self.sets, set) {
                 *users.entry((*limit, job)).or_default() += u64::from(*amount);
             }
         }
@@ -726,8 +691,7 @@ impl TaskLimits {
         let limit = self.limits.get(&id)?;
         let mut lost: BTreeMap<WorkerId, u64> = BTreeMap::new();
         for kept in self.kept.values().flatten() {
-            let parts = self.sets.get(&kept.set).map_or(&[][..], |set| &set.parts);
-            for (_, amount) in parts.iter().filter(|(of, _)| *of == id) {
+            for (_, amount) in parts(&self.sets, kept.set).filter(|(of, _)| *of == id) {
                 *lost.entry(kept.worker).or_default() += u64::from(*amount);
             }
         }

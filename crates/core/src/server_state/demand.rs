@@ -110,13 +110,13 @@ impl ServerState {
             // will be counted soon.
             let stays = |(key, _): &(QueueKey, u64)| key.priority < first;
             return ready
-                .needed()
+                .needed(ready.keys())
                 .take_while(stays)
                 .take(REQUESTS_MAX)
                 .collect();
         }
         if ready.queue_count() <= QUEUES_SEEN_MAX {
-            return ready.needed().collect();
+            return ready.needed(ready.keys()).collect();
         }
         let mut keys: BTreeSet<QueueKey> = ready.multi_node().take(MULTI_NODE_MAX).collect();
         for query in queries {
@@ -133,8 +133,6 @@ impl ServerState {
             // No request fits. The answer says why.
             return ready.counts().take(1).collect();
         }
-        keys.into_iter()
-            .map(|key| (key, ready.count(key)))
-            .collect()
+        ready.needed(keys.into_iter()).collect()
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::{LimitId, TaskLimits};
-use crate::bound::{Bound, LimitUse};
+use super::{LimitId, TaskLimits, parts};
+use crate::bound::{Bound, LimitUse, SetId};
 use crate::id::{JobId, WorkerId};
 use crate::job::SubmitAt;
 use crate::words::duration;
@@ -92,8 +92,7 @@ impl TaskLimits {
     /// Returns the limits that let no task of a submit start now. The limit of its job has no name.
     #[must_use]
     pub fn blocking(&self, at: SubmitAt) -> Vec<LimitState> {
-        let set = self.sets.get(&self.set_of(at)).into_iter();
-        let parts = set.flat_map(|set| &set.parts);
+        let parts = parts(&self.sets, self.set_of(at));
         let blocking = parts.filter_map(|(id, amount)| self.blocked_by(*id, *amount));
         blocking.collect()
     }
@@ -101,11 +100,11 @@ impl TaskLimits {
     /// Returns the limits that let no ready task of a job start now. Jobs with the same limits are not
     /// distinguished.
     pub(crate) fn blocking_job(&self, job: JobId) -> Vec<LimitState> {
-        let sets = self.sets_of(job).into_iter();
-        let sets = sets.filter_map(|set| self.sets.get(&set));
-        let ready = sets.filter(|set| set.queued > 0);
+        let is_ready = |set: &SetId| self.sets.get(set).is_some_and(|set| set.queued > 0);
+        let ready = self.sets_of(job).into_iter().filter(is_ready);
         // The parts of sets overlap.
-        let parts: BTreeMap<LimitId, u32> = ready.flat_map(|set| &set.parts).copied().collect();
+        let parts = ready.flat_map(|set| parts(&self.sets, set));
+        let parts: BTreeMap<LimitId, u32> = parts.copied().collect();
         let blocking = parts.iter();
         blocking
             .filter_map(|(id, amount)| self.blocked_by(*id, *amount))
@@ -116,8 +115,7 @@ impl TaskLimits {
     #[must_use]
     pub fn uses_of(&self, job: JobId) -> BTreeSet<LimitUse> {
         let sets = self.sets_of(job).into_iter();
-        let sets = sets.filter_map(|set| self.sets.get(&set));
-        let parts = sets.flat_map(|set| &set.parts);
+        let parts = sets.flat_map(|set| parts(&self.sets, set));
         let uses = parts.filter_map(|(id, amount)| {
             let name = self.limits.get(id)?.name.clone()?;
             let amount = *amount;
