@@ -1,5 +1,6 @@
-//! Random load, losses and restarts for a given time. At the end, the test checks that nothing
-//! acknowledged is lost, no instance started twice, memory does not grow, and nothing is left over.
+//! Random load, commands, losses and restarts for a given time. At the end, the test checks that
+//! nothing acknowledged is lost, no instance started twice, no more tasks ran at once than a limit
+//! allows, memory does not grow, and nothing is left over.
 //!
 //! Every test run includes a short version. To run for an hour and print its figures:
 //!
@@ -17,6 +18,12 @@ use crate::harness::{Env, processes_with, signal, wait_for, wait_for_up_to};
 
 /// The first action of each task. Its line shows that this instance was started.
 const NOTE: &str = "echo $HQ_JOB_ID $HQ_TASK_ID $HQ_INSTANCE_ID >> starts";
+/// The most tasks with the limit `slots` that run at once.
+const SLOTS: u64 = 3;
+/// Keeps one of the slots until the task ends. If each is taken three times in a row, more tasks run
+/// than there are slots.
+const SLOT: &str = "slot=none; for try in 1 2 3 1 2 3 1 2 3; do exec 9>slot-$try; \
+    flock -n 9 && slot=$try && break; done; [ $slot = none ] && echo $HQ_JOB_ID >> beyond";
 /// This is in the command line of every task that sleeps.
 const MARK: &str = "8943";
 /// If a server has more unfinished tasks than this, it gets no new ones.
@@ -35,6 +42,8 @@ enum Deed {
     SubmitGraph,
     SubmitToOpenJob,
     Cancel,
+    /// Hold and release a job, or change it or the limit, or signal its tasks.
+    Control,
     Ask,
     KillWorker,
     StopWorker,
@@ -46,15 +55,16 @@ enum Deed {
 impl Deed {
     /// Draws an action, with a bias toward actions that create work.
     fn draw(moments: &mut Moments) -> Self {
-        match moments.below(39) {
+        match moments.below(47) {
             0..=14 => Self::SubmitArray,
             15..=18 => Self::SubmitGraph,
             19..=22 => Self::SubmitToOpenJob,
             23..=25 => Self::Cancel,
-            26..=34 => Self::Ask,
-            35 => Self::KillWorker,
-            36 => Self::StopWorker,
-            37 => Self::SuspendWorker,
+            26..=33 => Self::Control,
+            34..=42 => Self::Ask,
+            43 => Self::KillWorker,
+            44 => Self::StopWorker,
+            45 => Self::SuspendWorker,
             _ => Self::Prune,
         }
     }
@@ -143,9 +153,16 @@ impl Soak {
         let tasks = 1 + self.moments.below(80);
         let fails = [0, 0, 7][usize::try_from(self.moments.below(3)).expect("few")];
         let pause = self.moments.below(3);
+        let (limit, slot) = match self.moments.below(2) {
+            0 => (&[][..], ":"),
+            _ => (&["--limit=slots"][..], SLOT),
+        };
         let script = match fails {
-            0 => format!("{NOTE}; sleep 0.{pause}{MARK}"),
-            _ => format!("{NOTE}; sleep 0.{pause}{MARK}; exit $((HQ_TASK_ID % {fails} == 0))"),
+            0 => format!("{NOTE}; {slot}; sleep 0.{pause}{MARK}"),
+            _ => {
+                let end = format!("exit $((HQ_TASK_ID % {fails} == 0))");
+                format!("{NOTE}; {slot}; sleep 0.{pause}{MARK}; {end}")
+            }
         };
         let output = match self.moments.below(3) {
             0 => vec!["--stream=streams"],
@@ -156,6 +173,7 @@ impl Soak {
         let words = [
             &[&array[..], "--crash-limit=unlimited"],
             &output[..],
+            limit,
             &["--", "bash", "-c", &script],
         ];
         let id = self.env.submit(&words.concat());
@@ -208,6 +226,39 @@ impl Soak {
         let job = &mut self.jobs[index];
         job.is_canceled = true;
         self.env.hq(&["job", "cancel", &job.id]).ok();
+    }
+
+    /// Sends commands about a job, which may have ended. None of them changes how it ends.
+    fn control(&mut self) {
+        let count = self.jobs.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let index = usize::try_from(self.moments.below(count)).expect("few");
+        let id = self.jobs[index].id.clone();
+        let number = 1 + self.moments.below(SLOTS);
+        let (slots, priority) = (number.to_string(), format!("--priority={number}"));
+        let commands: [&[&[&str]]; 5] = [
+            &[&["job", "hold", &id], &["job", "release", &id]],
+            &[
+                &["task", "hold", &id, "2-7"],
+                &["task", "release", &id, "1-9"],
+            ],
+            &[&["job", "set", &id, &priority, "--time-limit=1h"]],
+            &[&["limit", "set", "slots", &slots]],
+            &[&["task", "signal", &id, "1-9", "--signal=WINCH"]],
+        ];
+        let index = usize::try_from(self.moments.below(5)).expect("few");
+        for command in commands[index] {
+            let output = self.env.hq(command);
+            // A command may come too late.
+            assert!(
+                matches!(output.code, Some(0 | 1)),
+                "{command:?}: {}{}",
+                output.stdout,
+                output.stderr
+            );
+        }
     }
 
     fn ask(&mut self) {
@@ -356,6 +407,7 @@ impl Soak {
         match deed {
             Deed::SubmitArray | Deed::SubmitGraph | Deed::SubmitToOpenJob => self.submit(deed),
             Deed::Cancel => self.cancel(),
+            Deed::Control => self.control(),
             Deed::Ask => self.ask(),
             Deed::KillWorker => self.kill_worker(),
             Deed::StopWorker => self.stop_worker(),
@@ -385,6 +437,8 @@ impl Soak {
         let text = self.env.read("starts");
         let twice: Vec<_> = starts(&text).into_iter().filter(|(_, n)| *n > 1).collect();
         assert!(twice.is_empty(), "instances that started twice: {twice:?}");
+        let beyond = self.env.read("beyond");
+        assert_eq!(beyond, "", "tasks that found no slot");
         self.judge_log();
         self.env.hq(&["server", "stop"]).ok();
         self.env.wait_exit("server");
@@ -460,6 +514,9 @@ fn random_work_losses_and_restarts_lose_nothing_and_leave_nothing() {
     let mut soak = Soak::start();
     soak.env.write("lines", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
     soak.env.write("starts", "");
+    soak.env.write("beyond", "");
+    let slots = SLOTS.to_string();
+    soak.env.hq(&["limit", "set", "slots", &slots]).ok();
     let span = Duration::from_secs(seconds);
     // A server lives for a quarter of the time, which is long enough to see whether its memory is
     // flat.
@@ -477,6 +534,7 @@ fn random_work_losses_and_restarts_lose_nothing_and_leave_nothing() {
         Deed::SubmitArray,
         Deed::SubmitGraph,
         Deed::SubmitToOpenJob,
+        Deed::Control,
         Deed::Cancel,
         Deed::KillWorker,
         Deed::Prune,
