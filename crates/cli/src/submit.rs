@@ -215,6 +215,9 @@ pub(crate) struct SubmitContext<'a> {
     pub(crate) server_uid: Option<&'a str>,
     /// The directory for output without an explicit path. `None` selects the documented default.
     pub(crate) output_dir: Option<&'a Path>,
+    /// Whether this process may read files that the submit names. They may be those of another host
+    /// or user.
+    pub(crate) reads_files: bool,
 }
 
 impl<'a> SubmitContext<'a> {
@@ -224,6 +227,7 @@ impl<'a> SubmitContext<'a> {
             submit_dir,
             server_uid,
             output_dir: None,
+            reads_files: true,
         }
     }
 }
@@ -301,7 +305,10 @@ impl PreparedSubmit {
 
 /// Parses a job that a program describes to the server, in the format of `hq job submit-file`.
 pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), String> {
-    let context = SubmitContext::new(job.submit_dir, Some(job.server_uid));
+    let context = SubmitContext {
+        reads_files: false,
+        ..SubmitContext::new(job.submit_dir, Some(job.server_uid))
+    };
     let source = jobfile::Source {
         path: Path::new("the description"),
         content: job.text,
@@ -323,7 +330,10 @@ pub(crate) fn read_job(job: JobText<'_>) -> Result<(SubmitSpec, Vec<String>), St
 
 /// Builds and drops the submit of a job file.
 pub(crate) fn check_job_file(content: &str) -> CliResult<()> {
-    let context = SubmitContext::new(Path::new("/w"), None);
+    let context = SubmitContext {
+        reads_files: false,
+        ..SubmitContext::new(Path::new("/w"), None)
+    };
     let source = jobfile::Source {
         path: Path::new("job.toml"),
         content,

@@ -128,6 +128,7 @@ fn show(args: RunArgs, stdin: Option<Vec<u8>>, context: &mut Context) -> CliResu
         submit_dir: &submit_dir,
         server_uid: None,
         output_dir: Some(&output_dir),
+        reads_files: true,
     };
     dry_run::print(&plan(&prepared, place), context)
 }
@@ -152,6 +153,7 @@ fn prepare(
         submit_dir: &submit_dir,
         server_uid: None,
         output_dir: Some(output_dir),
+        reads_files: true,
     };
     if let Some(path) = job_file(&args.command)? {
         check_file_options(&args.command, FILE_OPTIONS)?;

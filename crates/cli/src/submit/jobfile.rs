@@ -24,10 +24,11 @@ use super::build::{
 use super::entries::EntryList;
 use super::files::{add_edges, check_apart};
 use super::habits::{self, Typed};
-use super::params::tells_apart;
+use super::params::{self, tells_apart};
 use super::{PreparedSubmit, SubmitContext, bare_submit, is_stdin, read_file};
 use crate::args::submit::{Destination, TaskOptions};
 use crate::error::{CliError, CliResult};
+use crate::parse::array::ArrayArg;
 use crate::parse::duration::refuse_zero;
 
 mod advice;
@@ -100,7 +101,7 @@ pub(crate) fn parse(
         None => new_job(file.name.into_boxed_str(), file.max_fails, destination),
     };
     let mut warnings = Vec::new();
-    let frame = Frame {
+    let mut frame = Frame {
         context,
         params: None,
         is_streamed: file.stream.is_some(),
@@ -122,7 +123,7 @@ pub(crate) fn parse(
                 "Definition of array job and individual task cannot be mixed",
             ));
         }
-        (Some(array), true) => SubmitBody::Array(build_array(array, &frame, &mut warnings)?),
+        (Some(array), true) => SubmitBody::Array(build_array(array, &mut frame, &mut warnings)?),
         (None, false) => {
             let count = file.task.list.len();
             let wrong = |mistake: TaskGraphError| {
@@ -154,11 +155,14 @@ pub(crate) fn parse(
 /// Detects habits of other tools in the commands of a file.
 fn notes_of(body: &SubmitBody, submit_dir: &Path) -> CliResult<Vec<Box<str>>> {
     let (source, templates) = match body {
-        SubmitBody::Array(array) if array.entries.is_some() => (
-            habits::Source::Entries,
-            std::slice::from_ref(&array.template),
-        ),
-        SubmitBody::Array(array) => (habits::Source::Ids, std::slice::from_ref(&array.template)),
+        SubmitBody::Array(array) => {
+            let source = match &array.template.params {
+                Some(params) => habits::Source::Params(params),
+                None if array.entries.is_some() => habits::Source::Entries,
+                None => habits::Source::Ids,
+            };
+            (source, std::slice::from_ref(&array.template))
+        }
         SubmitBody::Graph(graph) => (habits::Source::One, &graph.templates[..]),
     };
     let (mut notes, mut scripts) = (Vec::new(), BTreeSet::new());
@@ -210,7 +214,10 @@ fn note_on_shared_output(body: &SubmitBody) -> Option<Box<str>> {
             };
             let dir = (!path.starts_with(b"/")).then_some(&template.cwd);
             let is_device = path.starts_with(b"/dev/");
-            if is_device || tells_apart(path, None) || dir.is_some_and(|dir| tells_apart(dir, None))
+            let params = template.params.as_deref();
+            if is_device
+                || tells_apart(path, params)
+                || dir.is_some_and(|dir| tells_apart(dir, params))
             {
                 continue;
             }
@@ -281,18 +288,41 @@ pub(crate) fn in_command<'a>(verb: &str, command: &'a [OsString]) -> CliResult<O
 }
 
 fn build_array(
-    array: ArrayTable,
-    frame: &Frame<'_>,
+    mut array: ArrayTable,
+    frame: &mut Frame<'_>,
     warnings: &mut Vec<String>,
 ) -> CliResult<ArraySpec> {
-    let (ids, entries) = array_ids(array.ids, array.entries)?;
+    if let Some(path) = array.each_row {
+        if array.entries.is_some() {
+            return Err(diagnostic::plain(
+                "`entries` and `each_row` both say which tasks there are: keep one of them",
+            ));
+        }
+        if !frame.context.reads_files {
+            let text = format!("the server does not read files of clients: {path:?} in `each_row`");
+            let help = "write the rows as `entries`, or submit the job file with `hq submit`";
+            return Err(diagnostic::plain(&text).with_help(help));
+        }
+        array.options.each_row = Some(path);
+        array.options.array = array.ids.take().map(ArrayArg::from);
+        let mut notes = Vec::new();
+        frame.params = params::build(&array.options, &mut notes)?;
+        warnings.extend(notes.into_iter().map(String::from));
+    }
+    let (ids, entries) = match &frame.params {
+        Some(params) => {
+            params::check(&array.options, params, warnings)?;
+            (params::ids(params, &array.options)?, None)
+        }
+        None => array_ids(array.ids, array.entries)?,
+    };
     let mut template = build_template(array.options, frame, warnings)?;
     let resolver = PathResolver::new(&template.cwd, frame.context);
     template.stdout = resolver.stdio(template.stdout);
     template.stderr = resolver.stdio(template.stderr);
     template.cwd = resolver.cwd();
     if count_of(&ids) > 1 {
-        check_apart(&template.files, &template.cwd, None)?;
+        check_apart(&template.files, &template.cwd, frame.params.as_deref())?;
     }
     Ok(ArraySpec {
         ids,

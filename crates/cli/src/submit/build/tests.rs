@@ -18,6 +18,7 @@ fn prepare(words: &[&str]) -> CliResult<PreparedSubmit> {
         submit_dir: Path::new("/w"),
         server_uid: Some("abcdef"),
         output_dir: None,
+        reads_files: true,
     };
     let request = SubmitRequest {
         options: TaskOptions {

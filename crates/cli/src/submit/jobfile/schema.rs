@@ -108,6 +108,7 @@ task_table! {
     ArrayTable from RawArray "RawArray" {
         ids: Option<IdArray> = "file_value::ids",
         entries: Option<Vec<String>>,
+        each_row: Option<PathBuf> = "file_value::path",
     }
 }
 

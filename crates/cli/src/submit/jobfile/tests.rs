@@ -9,6 +9,7 @@ use hq_core::resource::amount::Amount;
 use hq_core::retry::RetryCause;
 use hq_core::sizing::{FirstMemory, PREDICT_DEFAULT};
 use hq_core::template::{CrashLimit, PinMode, StdioSpec};
+use hq_server::{JobFormat, JobText};
 
 mod steps;
 
@@ -21,6 +22,7 @@ fn load_as(format: Format, content: &str) -> CliResult<PreparedSubmit> {
         submit_dir: Path::new("/w"),
         server_uid: None,
         output_dir: None,
+        reads_files: true,
     };
     let path = Path::new("job.toml");
     let source = Source {
@@ -233,6 +235,39 @@ fn arrays_are_resolved_as_on_the_command_line() {
         Some(&b"c"[..])
     );
     assert_eq!(array.template.requests.as_slice()[0].entries.len(), 1);
+}
+
+#[test]
+fn the_rows_of_a_table_are_the_tasks_of_an_array() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let table = dir.path().join("runs.csv");
+    std::fs::write(&table, "sample,lr\nA1,0.1\nB2,0.2\nC3,0.3\n").expect("a table");
+    let array = |keys: &str| {
+        let command = "command = [\"x\", \"{lr}\"]\nstdout = \"{sample}\"";
+        let content = format!("[array]\neach_row = {table:?}\n{command}\n{keys}");
+        load_text(&content).map(|loaded| loaded.spec)
+    };
+    let spec = array("ids = \"1-2\"").expect("valid");
+    let is_about_columns = spec.notes.iter().any(|note| note.contains("`{"));
+    assert!(!is_about_columns, "{:?}", spec.notes);
+    let SubmitBody::Array(found) = spec.body else {
+        panic!("expected an array")
+    };
+    assert_eq!(count_of(&found.ids), 2);
+    let params = found.template.params.as_ref().expect("columns");
+    let values = params.values(TaskId(2));
+    assert_eq!(values[1].1.as_ref(), b"0.3");
+    let both = array("entries = [\"a\"]").expect_err("two lists of tasks");
+    assert!(both.text().expect("a text").contains("keep one of them"));
+    let remote = JobText {
+        text: &format!("[array]\neach_row = {table:?}\ncommand = [\"x\"]"),
+        format: JobFormat::Toml,
+        submit_dir: Path::new("/w"),
+        server_uid: "uid",
+        open_job: None,
+    };
+    let refused = super::super::read_job(remote).expect_err("a file of the server");
+    assert!(refused.contains("the server does not read files of clients"));
 }
 
 #[test]
@@ -590,9 +625,11 @@ fn the_description_for_programs_has_the_keys_that_are_accepted() {
             keys_of(&["/StdioDescription/anyOf/1/properties"]),
         ),
     ] {
+        let mut accepted = accepted_keys(&place);
+        // The server refuses to read files of clients.
+        accepted.retain(|key| key != "each_row");
         assert_eq!(
-            described,
-            accepted_keys(&place),
+            described, accepted,
             "docs/openapi.yaml says what is accepted in: {place}"
         );
     }

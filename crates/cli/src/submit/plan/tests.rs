@@ -16,6 +16,7 @@ fn context() -> SubmitContext<'static> {
         submit_dir: Path::new("/w"),
         server_uid: None,
         output_dir: None,
+        reads_files: true,
     }
 }
 

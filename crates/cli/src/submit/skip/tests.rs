@@ -26,6 +26,7 @@ fn submit_to(dir: &Path, file: &str, destination: Destination) -> SubmitSpec {
         submit_dir: dir,
         server_uid: None,
         output_dir: None,
+        reads_files: true,
     };
     let prepared = jobfile::parse(toml(file), destination, context);
     prepared.expect("a valid file").spec
@@ -276,6 +277,7 @@ fn who_reads_what_another_writes_waits_for_it_and_two_cannot_write_one_file() {
         submit_dir: dir.path(),
         server_uid: None,
         output_dir: None,
+        reads_files: true,
     };
     let refused = jobfile::parse(toml(twice), Destination::default(), context);
     let text = format!("{:?}", refused.map(drop).expect_err("refused"));

@@ -117,7 +117,10 @@ impl TaskLimits {
         let sets = self.sets_of(job).into_iter();
         let parts = sets.flat_map(|set| parts(&self.sets, set));
         let uses = parts.filter_map(|(id, amount)| {
-            let name = self.limits.get(id)?.name.clone()?;
+            let limit = self.limits.get(id)?;
+            // Removed limits stay known while unfinished tasks refer to them.
+            limit.bound()?;
+            let name = limit.name.clone()?;
             let amount = *amount;
             Some(LimitUse { name, amount })
         });

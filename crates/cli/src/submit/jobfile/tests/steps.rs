@@ -159,6 +159,7 @@ fn names_of_other_submits_are_not_known() {
         submit_dir: Path::new("/w"),
         server_uid: None,
         output_dir: None,
+        reads_files: true,
     };
     let submit = |dep: &str| {
         let content = format!("[[task]]\ncommand = [\"a\"]\nid = \"b\"\ndeps = [{dep}]\n");
