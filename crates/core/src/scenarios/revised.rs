@@ -200,17 +200,22 @@ fn running_tasks_get_time_and_crash_limits() {
     };
     let (result, effects) = ask(&mut bench, &[], change);
     assert_eq!(result.expect("it is accepted").changed, ids(&[0]));
-    let limit = effects.iter().find_map(|effect| {
-        let Effect::ToWorker(to, WorkerCommand::TimeLimit(tasks, limit)) = effect else {
-            return None;
-        };
-        (*to == worker).then(|| (tasks.clone(), *limit))
-    });
+    let limit = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| {
+            let Effect::ToWorker(to, WorkerCommand::TimeLimit(tasks, limit)) = effect else {
+                return None;
+            };
+            (*to == worker).then(|| (tasks.clone(), *limit))
+        })
+    };
     let told = (
         vec![(key(JOB, 0), InstanceId(0))],
         Some(Duration::from_secs(9)),
     );
-    assert_eq!(limit, Some(told));
+    assert_eq!(limit(&effects), Some(told.clone()));
+    bench.cut(worker);
+    let effects = bench.come_back(worker);
+    assert_eq!(limit(&effects), Some(told), "the first message may be lost");
     bench.leave(worker, LostReason::ConnectionLost);
     assert_eq!(bench.phase(key(JOB, 0)), Phase::Failed);
 }

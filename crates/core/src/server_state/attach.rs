@@ -97,6 +97,7 @@ impl ServerState {
         self.on_report(ctx, id, report);
         // After this, each instance beyond the worker's remaining assignments is surplus.
         self.compare_held(ctx, id, &held);
+        self.repeat_time_limits(ctx, id);
         self.stop_waiting_for(ctx, id, true);
         self.dispatcher.note_room(id);
         self.dispatcher.note_plans_changed();

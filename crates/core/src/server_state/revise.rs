@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use super::{ChangeKind, ChangedTasks, Ctx, ServerState, WorkerCommand};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{Job, JobChange, JobRevised, KeptChanges, RevisedParts, SubmitAt, TaskChange};
+use crate::job::{
+    Job, JobChange, JobRevised, KeptChanges, RevisedParts, SubmitAt, TaskAt, TaskChange,
+};
 use crate::range::IdArray;
 use crate::refusal::Refusal;
 use crate::time::Time;
+use crate::worker::Worker;
 
 /// A change needs this many unused numbers of templates.
 const TEMPLATES_MIN: u32 = 1 << 28;
@@ -123,7 +126,12 @@ impl ServerState {
             });
         }
         if change.time_limit.is_some() {
-            self.send_time_limits(ctx, id, &found.running);
+            let job = self.jobs.get(id);
+            let slots = found
+                .running
+                .iter()
+                .filter_map(|task| job?.find(TaskId(task)));
+            self.send_time_limits(ctx, slots.map(|slot| slot.of(id)));
         }
     }
 
@@ -138,13 +146,9 @@ impl ServerState {
     }
 
     /// Sends running tasks their new time limits, which may have grown.
-    fn send_time_limits(&self, ctx: &mut Ctx<'_>, id: JobId, running: &IdArray) {
+    fn send_time_limits(&self, ctx: &mut Ctx<'_>, running: impl Iterator<Item = TaskAt>) {
         let mut all = BTreeMap::<(WorkerId, Option<Duration>), Vec<(TaskKey, InstanceId)>>::new();
-        for task in running.iter() {
-            let found = self.jobs.get(id).and_then(|job| job.find(TaskId(task)));
-            let Some(at) = found.map(|slot| slot.of(id)) else {
-                continue;
-            };
+        for at in running {
             let limit = self.jobs.definition(at).and_then(|task| task.time_limit);
             if let Some((worker, instance)) = self.holder(at) {
                 all.entry((worker, limit)).or_default().push(instance);
@@ -156,6 +160,17 @@ impl ServerState {
                 ctx.send(worker, WorkerCommand::TimeLimit(tasks, limit));
             }
         }
+    }
+
+    /// Sends a worker that is back the time limits of its tasks that may have changed meanwhile.
+    pub(super) fn repeat_time_limits(&self, ctx: &mut Ctx<'_>, id: WorkerId) {
+        let tasks = self.workers.get(id).into_iter().flat_map(Worker::assigned);
+        let tasks = tasks.map(|(task, assigned)| assigned.slot.of(task.job));
+        let changed = tasks.filter(|at| {
+            let submit = self.jobs.submit(at.submit());
+            submit.is_some_and(|submit| submit.revisions.is_some())
+        });
+        self.send_time_limits(ctx, changed);
     }
 
     /// Restores the changes of a job. Must be called after its submits, and before its tasks. Ignores
