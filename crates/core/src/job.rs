@@ -43,13 +43,13 @@ pub(crate) use build::{BuiltGraph, build_graph};
 use earlier::EarlierDeps;
 pub use entries::Spent;
 pub use held::Held;
+pub(crate) use held::{Affected, Positions};
 use index::{IdIndex, merge_ranges};
 pub use jobs::Jobs;
 use origins::Origins;
 pub use origins::Repeat;
 pub use revised::{
-    JobChange, JobRevised, KeptChanges, REVISED_SUBMITS_MAX, RevisedParts, RevisedTasks, Revisions,
-    TaskChange,
+    JobChange, JobRevised, KeptChanges, REVISED_SUBMITS_MAX, RevisedTasks, Revisions, TaskChange,
 };
 pub use state::JobState;
 pub use totals::{JobTotals, PerState, TaskCounts, TaskTotals, Totals};

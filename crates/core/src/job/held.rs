@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::{Job, Submit, merge_ranges};
+use super::{Job, Submit, TaskSlot, merge_ranges};
 use crate::range::{IdArray, IdRange, IndexSet};
 use crate::task::Phase;
 
@@ -20,25 +20,48 @@ pub struct Held {
     pub is_whole: bool,
 }
 
-/// The tasks that a hold or release has changed, and those that it could not change.
+/// Tasks of a job, by submit and index.
+pub(crate) type Positions = BTreeMap<u32, IndexSet>;
+
+/// The unfinished tasks that a hold, release or change concerns.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HoldParts {
-    /// The indices of the changed tasks, by submit.
-    pub(crate) changed: BTreeMap<u32, IndexSet>,
-    /// Their ids.
-    pub(crate) ids: IdArray,
-    /// The ids of those that workers have, which may still start.
-    pub(crate) sent: IdArray,
-    /// The ids of the running tasks, which go on.
-    pub(crate) running: IdArray,
+pub(crate) struct Affected {
+    /// The changed tasks.
+    pub(crate) changed: Positions,
+    /// The tasks that do not run.
+    pub(crate) waiting: Positions,
+    /// Those of them that workers have, which may still start as they were.
+    pub(crate) sent: Positions,
+    /// The running tasks, which go on.
+    pub(crate) running: Positions,
+}
+
+fn add(all: &mut Positions, submit: u32, (from, to): (u32, u32)) {
+    all.entry(submit).or_default().insert_range(from, to);
+}
+
+impl Affected {
+    /// Marks the running tasks as changed.
+    pub(super) fn change_running(&mut self) {
+        for (number, running) in &self.running {
+            let parts = running.ranges();
+            parts.for_each(|part| add(&mut self.changed, *number, part));
+        }
+    }
 }
 
 impl Submit {
+    /// Returns the runs of unfinished tasks with the same phase.
+    fn unfinished_runs(&self, part: Range<u32>) -> impl Iterator<Item = ((u32, u32), Phase)> + '_ {
+        let runs = self.tasks.runs(part.start, part.end);
+        let left = runs.filter(|(_, _, phase)| !phase.is_terminal());
+        left.map(|(from, to, phase)| ((from, to), phase))
+    }
+
     /// Returns the number of unfinished tasks.
     pub(crate) fn unfinished(&self) -> u32 {
-        let runs = self.tasks.runs(0, self.ids.len());
-        let left = runs.filter(|(_, _, phase)| !phase.is_terminal());
-        left.map(|(from, to, _)| to - from).sum()
+        let left = self.unfinished_runs(0..self.ids.len());
+        left.map(|((from, to), _)| to - from).sum()
     }
 
     /// Returns whether a user holds a task or it waits for unfinished dependencies in its job.
@@ -50,100 +73,113 @@ impl Submit {
 }
 
 impl Job {
-    /// Returns the positions of `tasks`, or of all tasks, as parts of submits.
-    pub(super) fn parts(&self, tasks: Option<&IdArray>) -> Vec<(u32, Range<u32>)> {
-        match tasks {
-            None => {
-                let submits = self.submits.iter().zip(0..);
-                let whole = submits.map(|(submit, number)| (number, 0..submit.ids.len()));
-                whole.collect()
-            }
-            Some(ids) => {
-                let runs = self.index.runs(ids).into_iter();
-                let part = |slot: super::TaskSlot, count| slot.index..slot.index + count;
-                runs.map(|(slot, count)| (slot.submit, part(slot, count)))
-                    .collect()
+    /// Returns the parts of submits that contain `tasks`, or all tasks.
+    fn parts(&self, tasks: Option<&IdArray>) -> Vec<(u32, &Submit, Range<u32>)> {
+        let Some(ids) = tasks else {
+            let submits = self.submits.iter().zip(0..);
+            let whole = submits.map(|(submit, number)| (number, submit, 0..submit.ids.len()));
+            return whole.collect();
+        };
+        let runs = self.index.runs(ids).into_iter();
+        let part = |(slot, count): (TaskSlot, u32)| {
+            let submit = self.submit(slot)?;
+            Some((slot.submit, submit, slot.index..slot.index + count))
+        };
+        runs.filter_map(part).collect()
+    }
+
+    /// Returns the unfinished tasks among `tasks`, or all of them.
+    pub(super) fn affected(&self, tasks: Option<&IdArray>) -> Affected {
+        let mut found = Affected::default();
+        for (number, submit, part) in self.parts(tasks) {
+            for (run, phase) in submit.unfinished_runs(part) {
+                if phase == Phase::Running {
+                    add(&mut found.running, number, run);
+                    continue;
+                }
+                add(&mut found.waiting, number, run);
+                if phase.is_sent() {
+                    add(&mut found.sent, number, run);
+                }
             }
         }
+        found
+    }
+
+    /// Returns the unfinished tasks among `tasks`, or all of them, that a user holds.
+    fn held_among(&self, tasks: Option<&IdArray>) -> Positions {
+        let mut found = Positions::new();
+        let parts = self.parts(tasks).into_iter();
+        for (number, submit, part) in parts.filter(|(_, submit, _)| !submit.held.is_empty()) {
+            for ((from, to), _) in submit.unfinished_runs(part) {
+                let held = submit.held.within(from, to);
+                held.for_each(|part| add(&mut found, number, part));
+            }
+        }
+        found
+    }
+
+    /// Returns the ids of tasks.
+    pub(crate) fn ids(&self, tasks: &Positions) -> IdArray {
+        let mut ids: Vec<IdRange> = Vec::new();
+        for (number, tasks) in tasks {
+            if let Some(submit) = self.submits.get(*number as usize) {
+                ids.extend(
+                    tasks
+                        .ranges()
+                        .flat_map(|(from, to)| submit.ids.slice(from, to)),
+                );
+            }
+        }
+        merge_ranges(ids)
     }
 
     /// Holds or releases the waiting tasks among `tasks`. `None` means all tasks, also the next
     /// attempts of running ones, and those that are submitted later.
-    pub(crate) fn hold(&mut self, tasks: Option<&IdArray>, is_held: bool) -> HoldParts {
-        let parts = self.parts(tasks);
+    pub(crate) fn hold(&mut self, tasks: Option<&IdArray>, is_held: bool) -> Affected {
         if tasks.is_none() {
             self.holds_new = is_held && self.is_open;
         }
-        let mut found = HoldParts::default();
-        let (mut ids, mut sent, mut running) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, part) in parts {
-            let Some(submit) = self.submits.get_mut(number as usize) else {
-                continue;
-            };
-            let mut changed = IndexSet::new();
-            for (from, to, phase) in submit.tasks.runs(part.start, part.end) {
-                if phase.is_terminal() {
-                    continue;
-                }
-                if !is_held {
-                    let held = submit.held.within(from, to);
-                    held.for_each(|(from, to)| changed.insert_range(from, to));
-                    continue;
-                }
-                if phase == Phase::Running {
-                    running.extend(submit.ids.slice(from, to));
-                } else if phase.is_sent() {
-                    sent.extend(submit.ids.slice(from, to));
-                }
-                // A running task of a held job goes on, but it does not run again.
-                if phase != Phase::Running || tasks.is_none() {
-                    changed.insert_range(from, to);
-                }
+        let mut found = Affected::default();
+        if is_held {
+            found = self.affected(tasks);
+            found.changed = std::mem::take(&mut found.waiting);
+            // A running task of a held job goes on, but it does not run again.
+            if tasks.is_none() {
+                found.change_running();
             }
-            for (from, to) in changed.ranges() {
-                ids.extend(submit.ids.slice(from, to));
-                match is_held {
-                    true => submit.held.insert_range(from, to),
-                    false => submit.held.remove_range(from, to),
-                }
-            }
-            let all = found.changed.entry(number).or_default();
-            changed
-                .ranges()
-                .for_each(|(from, to)| all.insert_range(from, to));
+        } else {
+            found.changed = self.held_among(tasks);
         }
-        found.changed.retain(|_, changed| !changed.is_empty());
-        (found.ids, found.sent) = (merge_ranges(ids), merge_ranges(sent));
-        found.running = merge_ranges(running);
+        for (number, changed) in &found.changed {
+            for part in changed.ranges() {
+                self.set_held(*number, part, is_held);
+            }
+        }
         found
+    }
+
+    fn set_held(&mut self, submit: u32, (from, to): (u32, u32), is_held: bool) {
+        if let Some(submit) = self.submits.get_mut(submit as usize) {
+            match is_held {
+                true => submit.held.insert_range(from, to),
+                false => submit.held.remove_range(from, to),
+            }
+        }
     }
 
     /// Returns the unfinished tasks that a user holds.
     #[must_use]
     pub fn held(&self) -> IdArray {
-        let mut ids: Vec<IdRange> = Vec::new();
-        for submit in self.submits.iter().filter(|submit| !submit.held.is_empty()) {
-            for (from, to, phase) in submit.tasks.runs(0, submit.ids.len()) {
-                if !phase.is_terminal() {
-                    let held = submit.held.within(from, to);
-                    ids.extend(held.flat_map(|(from, to)| submit.ids.slice(from, to)));
-                }
-            }
-        }
-        merge_ranges(ids)
+        self.ids(&self.held_among(None))
     }
 
     /// Restores a hold or release of tasks.
     pub(crate) fn restore_held(&mut self, held: &Held) {
         self.holds_new = held.holds_new;
         for (slot, count) in self.index.runs(&held.tasks) {
-            if let Some(submit) = self.submits.get_mut(slot.submit as usize) {
-                let (from, to) = (slot.index, slot.index + count);
-                match held.is_held {
-                    true => submit.held.insert_range(from, to),
-                    false => submit.held.remove_range(from, to),
-                }
-            }
+            let part = (slot.index, slot.index + count);
+            self.set_held(slot.submit, part, held.is_held);
         }
     }
 }

@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::held::Affected;
 use super::{Job, SharedTemplate, Submit, SubmitKind, TemplateId, merge_ranges};
 use crate::bound::Rate;
 use crate::class::ClassId;
 use crate::growth::MEMORY;
 use crate::id::JobId;
-use crate::range::{IdArray, IdRange, IndexSet};
+use crate::range::{IdArray, IdRange};
 use crate::resource::amount::Amount;
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
-use crate::task::Phase;
 use crate::template::{CrashLimit, TaskTemplate};
 
 /// The maximum number of submits of a job that one change concerns. Each takes about 2 µs.
@@ -119,23 +119,6 @@ pub struct Revisions {
     made: BTreeMap<u32, Revision>,
 }
 
-/// The tasks that a change concerns.
-#[derive(Clone, Debug, Default)]
-pub struct RevisedParts {
-    /// The indices of the tasks that do not run, by submit.
-    pub waiting: BTreeMap<u32, IndexSet>,
-    /// The indices of the running tasks, by submit.
-    pub active: BTreeMap<u32, IndexSet>,
-    /// The ids of all changed tasks.
-    pub ids: IdArray,
-    /// The ids of those that workers have, which may start as they were.
-    pub sent: IdArray,
-    /// The ids of the running tasks, which keep their requests.
-    pub running: IdArray,
-    /// The distinct earlier values.
-    pub before: Vec<TaskChange>,
-}
-
 impl JobChange {
     /// Returns whether only values of tasks change.
     #[must_use]
@@ -157,13 +140,13 @@ impl TaskChange {
         self.time_request.is_some() || !self.resources.is_empty()
     }
 
-    /// Returns the part that workers do not need.
-    #[must_use]
-    pub fn of_server(&self) -> Self {
-        Self {
-            crash_limit: self.crash_limit,
-            ..Self::default()
-        }
+    /// Returns whether workers need the new values.
+    pub(crate) fn concerns_workers(&self) -> bool {
+        let rest = Self {
+            crash_limit: None,
+            ..self.clone()
+        };
+        !rest.is_empty()
     }
 
     /// Returns the part that also applies to running tasks.
@@ -190,21 +173,6 @@ impl TaskChange {
             time_request: next.time_request.or(self.time_request),
             crash_limit: next.crash_limit.or(self.crash_limit),
             resources,
-        }
-    }
-
-    /// Returns the part that `other` also changes.
-    fn part_of(&self, other: &Self) -> Self {
-        let is_changed = |entry: &&ResourceEntry| {
-            let mut changed = other.resources.iter();
-            changed.any(|other| other.resource == entry.resource)
-        };
-        Self {
-            priority: self.priority.filter(|_| other.priority.is_some()),
-            time_limit: self.time_limit.filter(|_| other.time_limit.is_some()),
-            time_request: self.time_request.filter(|_| other.time_request.is_some()),
-            crash_limit: self.crash_limit.filter(|_| other.crash_limit.is_some()),
-            resources: self.resources.iter().filter(is_changed).cloned().collect(),
         }
     }
 
@@ -429,33 +397,30 @@ impl Submit {
         }
     }
 
-    /// Returns the number of templates of the next incomplete revision.
-    pub fn incomplete(&self) -> Option<usize> {
-        let made = &self.revisions.as_ref()?.made;
-        let mut found = made.values().filter(|made| made.first.is_none());
-        found.next().map(|_| self.definitions().len())
-    }
-
-    /// Completes the first incomplete revision with templates that have these ids.
-    pub fn complete(
+    /// Makes the templates of new revisions. `number` reserves ids for as many templates as the
+    /// submit has, and returns the first one.
+    pub(crate) fn complete_revisions(
         &mut self,
-        first: TemplateId,
+        mut number: impl FnMut(usize) -> TemplateId,
         mut intern: impl FnMut(&RequestVariants) -> ClassId,
     ) {
+        let count = self.definitions().len();
         let made = self.revisions.as_mut().map(|revisions| &mut revisions.made);
-        let mut made = made.into_iter().flat_map(BTreeMap::values_mut);
-        let Some(revision) = made.find(|made| made.first.is_none()) else {
-            return;
-        };
-        revision.first = Some(first);
-        if let SubmitKind::Array { template, .. } = &self.kind {
-            let task = Arc::new(revision.change.applied(&template.task));
-            revision.template = Some(Arc::new(SharedTemplate {
-                id: first,
-                header: Arc::clone(&self.header),
-                class: intern(&task.requests),
-                task,
-            }));
+        for revision in made.into_iter().flat_map(BTreeMap::values_mut) {
+            if revision.first.is_some() {
+                continue;
+            }
+            let id = number(count);
+            revision.first = Some(id);
+            if let SubmitKind::Array { template, .. } = &self.kind {
+                let task = Arc::new(revision.change.applied(&template.task));
+                revision.template = Some(Arc::new(SharedTemplate {
+                    id,
+                    header: Arc::clone(&self.header),
+                    class: intern(&task.requests),
+                    task,
+                }));
+            }
         }
     }
 
@@ -492,24 +457,16 @@ impl Submit {
         all: &mut Vec<TaskChange>,
     ) {
         let is_array = matches!(self.kind, SubmitKind::Array { .. });
-        for (from, to, had) in self.changes(from, to) {
+        for (from, to, _) in self.changes(from, to) {
             // The tasks of an array have the same template.
             let count = if is_array { 1 } else { BEFORE_TASKS_MAX };
-            let to = to.min(from.saturating_add(count));
-            for index in from..to {
+            for index in from..to.min(from.saturating_add(count)) {
                 if all.len() == BEFORE_MAX {
                     return;
                 }
-                let Some(task) = self.submitted_definition(index) else {
-                    continue;
-                };
-                let mut values = change.replaced(task);
-                if let Some(had) = had {
-                    values = values.followed_by(&had.part_of(change));
-                }
-                if !all.contains(&values) {
-                    all.push(values);
-                }
+                let task = self.asked_definition(index);
+                let values = task.map(|task| change.replaced(&task));
+                all.extend(values.filter(|values| !all.contains(values)));
             }
         }
     }
@@ -541,69 +498,71 @@ impl Submit {
 
 impl Job {
     /// Changes the unfinished tasks among `tasks`, or all of them. Running tasks keep their requests.
+    /// Returns the tasks and their distinct earlier values.
     ///
     /// # Errors
     ///
     /// Returns the reason, for users, why nothing was changed.
-    pub fn revise(
+    pub(crate) fn revise(
         &mut self,
         tasks: Option<&IdArray>,
         change: &TaskChange,
-    ) -> Result<RevisedParts, String> {
+    ) -> Result<(Affected, Vec<TaskChange>), String> {
+        let mut found = self.affected(tasks);
+        self.check_change(tasks.is_none(), &found, change)?;
         let of_running = change.of_running();
-        let mut runs = Vec::new();
-        for (number, part) in self.parts(tasks) {
-            let Some(submit) = self.submits.get(number as usize) else {
-                continue;
-            };
-            for (from, to, phase) in submit.tasks.runs(part.start, part.end) {
-                let runs_now = phase == Phase::Running;
-                if !phase.is_terminal() && change.is_request() && !runs_now {
-                    submit.check_change((from, to), change)?;
-                }
-                if !phase.is_terminal() {
-                    runs.push((number, from, to, phase));
+        found.changed.clone_from(&found.waiting);
+        if !of_running.is_empty() {
+            found.change_running();
+        }
+        let mut before = Vec::new();
+        for (tasks, change) in [(&found.waiting, change), (&found.running, &of_running)] {
+            for (number, tasks) in tasks {
+                let submit = self.submits.get_mut(*number as usize);
+                let Some(submit) = submit.filter(|_| !change.is_empty()) else {
+                    continue;
+                };
+                for (from, to) in tasks.ranges() {
+                    submit.note_replaced((from, to), change, &mut before);
+                    submit.revise(from, to, change, false);
                 }
             }
         }
-        let submits: BTreeSet<u32> = runs.iter().map(|(number, ..)| *number).collect();
-        self.check_count(tasks.is_none(), runs.len())?;
-        if submits.len() > REVISED_SUBMITS_MAX {
-            return Err(format!(
-                "they belong to {} submits of the job, and at most {REVISED_SUBMITS_MAX} can be \
-                 changed at once; choose some of them with --tasks",
-                submits.len()
-            ));
-        }
-        let mut found = RevisedParts::default();
-        let (mut ids, mut sent, mut running) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, from, to, phase) in runs {
-            let Some(submit) = self.submits.get_mut(number as usize) else {
-                continue;
-            };
-            let part = || submit.ids.slice(from, to);
-            let applied = if phase == Phase::Running {
-                running.extend(part());
-                let active = found.active.entry(number).or_default();
-                active.insert_range(from, to);
-                &of_running
-            } else {
-                sent.extend(phase.is_sent().then(part).into_iter().flatten());
-                let waiting = found.waiting.entry(number).or_default();
-                waiting.insert_range(from, to);
-                change
-            };
-            if applied.is_empty() {
-                continue;
+        for number in found.changed.keys() {
+            let submit = self.submits.get_mut(*number as usize);
+            if let Some(revisions) = submit.and_then(|submit| submit.revisions.as_mut()) {
+                revisions.tidy();
             }
-            ids.extend(part());
-            submit.note_replaced((from, to), applied, &mut found.before);
-            submit.revise(from, to, applied, false);
         }
-        self.tidy_revisions(&submits);
-        (found.ids, found.sent) = (merge_ranges(ids), merge_ranges(sent));
-        found.running = merge_ranges(running);
-        Ok(found)
+        Ok((found, before))
+    }
+
+    /// Checks a change of tasks.
+    fn check_change(
+        &self,
+        is_whole: bool,
+        found: &Affected,
+        change: &TaskChange,
+    ) -> Result<(), String> {
+        for (number, tasks) in found.waiting.iter().filter(|_| change.is_request()) {
+            let Some(submit) = self.submits.get(*number as usize) else {
+                continue;
+            };
+            for part in tasks.ranges() {
+                submit.check_change(part, change)?;
+            }
+        }
+        let all = [&found.waiting, &found.running].into_iter().flatten();
+        let ranges = all.clone().map(|(_, tasks)| tasks.ranges().count());
+        self.check_count(is_whole, ranges.sum())?;
+        let submits: BTreeSet<u32> = all.map(|(number, _)| *number).collect();
+        match submits.len() {
+            count if count > REVISED_SUBMITS_MAX => Err(format!(
+                "they belong to {count} submits of the job, and at most {REVISED_SUBMITS_MAX} can \
+                 be changed at once; choose some of them with --tasks"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Checks that the job does not get too many different changes, because each change stores all.
@@ -625,15 +584,6 @@ impl Job {
                  or have more than {KINDS_MAX} different changes"
             )),
             false => Ok(()),
-        }
-    }
-
-    fn tidy_revisions(&mut self, submits: &BTreeSet<u32>) {
-        for number in submits {
-            let submit = self.submits.get_mut(*number as usize);
-            if let Some(revisions) = submit.and_then(|submit| submit.revisions.as_mut()) {
-                revisions.tidy();
-            }
         }
     }
 

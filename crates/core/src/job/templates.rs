@@ -105,7 +105,7 @@ impl Submit {
     }
 
     /// Returns the definition of a task as requested, with later changes of the user.
-    fn asked_definition(&self, index: u32) -> Option<Arc<TaskTemplate>> {
+    pub(super) fn asked_definition(&self, index: u32) -> Option<Arc<TaskTemplate>> {
         if let Some(revised) = self.revised_template(index) {
             return Some(Arc::clone(&revised.task));
         }

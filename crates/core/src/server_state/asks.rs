@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::ServerState;
 use super::offers::usable;
 use super::restore::RestoreError;
+use super::submit::number_templates;
 use crate::ask::{Ask, Factors, Failed, Offered, ask, grow, had_most, is_predicted, learned};
 use crate::class::{ClassId, QueueKey};
 use crate::growth::{Grant, GrowSpec, Scale, memory, min_time};
@@ -205,7 +206,7 @@ impl ServerState {
         known.unwrap_or_else(|| {
             let task = Arc::new(ask.task(&asked.task));
             let made = Arc::new(SharedTemplate {
-                id: self.number_templates(1),
+                id: number_templates(&mut self.last_template, 1),
                 class: self.dispatcher.intern(&task.requests),
                 task,
                 ..SharedTemplate::clone(asked)

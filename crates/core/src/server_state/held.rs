@@ -6,8 +6,9 @@
 
 use super::{ChangeKind, ChangedTasks, Ctx, ServerState, WorkerCommand};
 use crate::id::JobId;
-use crate::job::{Held, SubmitAt, TaskSlot};
+use crate::job::{Affected, Held, Job, Positions, SubmitAt};
 use crate::range::IdArray;
+use crate::worker::Assigned;
 
 impl ServerState {
     /// Holds or releases tasks of a job. Unknown ids are ignored. Returns `None` if the job does not exist.
@@ -21,22 +22,19 @@ impl ServerState {
         let job = self.jobs.get_mut(id)?;
         let had = job.holds_new;
         let found = job.hold(tasks, is_held);
-        let (ids, holds_new) = (found.ids, job.holds_new);
-        if !found.changed.is_empty() || holds_new != had {
+        let answer = ChangedTasks::of(job, &found);
+        if !found.changed.is_empty() || job.holds_new != had {
             let held = Held {
-                tasks: ids.clone(),
+                tasks: answer.changed.clone(),
                 is_held,
-                holds_new,
+                holds_new: job.holds_new,
                 is_whole: tasks.is_none(),
             };
             ctx.persist(ChangeKind::TasksHeld(id, held));
         }
         if is_held {
             self.dispatcher.remove_tasks(id, &found.changed);
-            self.retract_tasks(ctx, id, |slot| {
-                let changed = found.changed.get(&slot.submit);
-                changed.is_some_and(|changed| changed.contains(slot.index))
-            });
+            self.retract_tasks(ctx, id, &found.changed);
         } else {
             for (number, released) in found.changed {
                 for (from, to) in released.ranges() {
@@ -44,11 +42,7 @@ impl ServerState {
                 }
             }
         }
-        Some(ChangedTasks {
-            changed: ids,
-            sent: found.sent,
-            running: found.running,
-        })
+        Some(answer)
     }
 
     /// Holds the tasks of a new submit, because their job is held.
@@ -66,13 +60,8 @@ impl ServerState {
         ctx.persist(ChangeKind::TasksHeld(at.job, held));
     }
 
-    /// Asks workers to return tasks of a job that they have not started.
-    pub(super) fn retract_tasks(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        id: JobId,
-        is_wanted: impl Fn(TaskSlot) -> bool,
-    ) {
+    /// Asks workers to return those of `tasks` that they have not started.
+    pub(super) fn retract_tasks(&mut self, ctx: &mut Ctx<'_>, id: JobId, tasks: &Positions) {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
@@ -85,11 +74,24 @@ impl ServerState {
             if worker.is_away() || worker.node().is_some() {
                 continue;
             }
-            let back =
-                worker.take_unstarted(|task, assigned| task.job == id && is_wanted(assigned.slot));
+            let back = worker.take_unstarted(|task, Assigned { slot, .. }| {
+                let tasks = tasks.get(&slot.submit).filter(|_| task.job == id);
+                tasks.is_some_and(|tasks| tasks.contains(slot.index))
+            });
             if !back.is_empty() {
                 ctx.send(worker.id, WorkerCommand::Retract(back));
             }
+        }
+    }
+}
+
+impl ChangedTasks {
+    /// Returns the answer to a command about tasks of a job.
+    pub(super) fn of(job: &Job, found: &Affected) -> Self {
+        Self {
+            changed: job.ids(&found.changed),
+            sent: job.ids(&found.sent),
+            running: job.ids(&found.running),
         }
     }
 }

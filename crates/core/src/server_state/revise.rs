@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::submit::number_templates;
 use super::{ChangeKind, ChangedTasks, Ctx, ServerState, WorkerCommand};
 use crate::id::{InstanceId, JobId, TaskId, TaskKey, WorkerId};
-use crate::job::{
-    Job, JobChange, JobRevised, KeptChanges, RevisedParts, SubmitAt, TaskAt, TaskChange,
-};
+use crate::job::{Affected, Job, JobChange, JobRevised, KeptChanges, SubmitAt, TaskAt, TaskChange};
 use crate::range::IdArray;
 use crate::refusal::Refusal;
 use crate::time::Time;
@@ -38,14 +37,14 @@ impl ServerState {
         if job.is_completed() {
             return Err(Refusal::conflict(format!("job {id} has ended")));
         }
-        let found = match change.tasks.is_empty() {
-            true => RevisedParts::default(),
+        let (found, mut of_tasks) = match change.tasks.is_empty() {
+            true => <_>::default(),
             false => job.revise(tasks, &change.tasks).map_err(|why| {
                 let text = format!("the tasks of job {id} cannot be changed: {why}");
                 Refusal::invalid(text)
             })?,
         };
-        let of_job = job.replaced(change);
+        let (answer, of_job) = (ChangedTasks::of(job, &found), job.replaced(change));
         if let Some(name) = &change.name {
             job.name.clone_from(name);
         }
@@ -58,38 +57,33 @@ impl ServerState {
             self.recall_behind(ctx, Some(id));
             self.dispatcher.note_ready();
         }
-        self.apply_changes(ctx, id, &found, &change.tasks);
-        let of_tasks = match found.before.is_empty() {
-            true => vec![TaskChange::default()],
-            false => found.before,
-        };
-        if !change.is_of_tasks() || !found.ids.is_empty() {
+        self.apply_changes(ctx, (id, &answer.running), &found, &change.tasks);
+        if of_tasks.is_empty() {
+            of_tasks.push(TaskChange::default());
+        }
+        if !change.is_of_tasks() || !found.changed.is_empty() {
             let before = of_tasks.into_iter().map(|tasks| JobChange {
                 tasks,
                 ..of_job.clone()
             });
             ctx.persist(ChangeKind::JobRevised(Box::new(JobRevised {
                 job: id,
-                tasks: found.ids.clone(),
+                tasks: answer.changed.clone(),
                 before: before.collect(),
                 after: change.clone(),
                 kept: self.jobs.get(id).map(Job::kept_changes).unwrap_or_default(),
             })));
             self.autoalloc.note_change(ctx.now);
         }
-        Ok(ChangedTasks {
-            changed: found.ids,
-            sent: found.sent,
-            running: found.running,
-        })
+        Ok(answer)
     }
 
     /// Makes the new values of tasks effective.
     fn apply_changes(
         &mut self,
         ctx: &mut Ctx<'_>,
-        id: JobId,
-        found: &RevisedParts,
+        (id, running): (JobId, &IdArray),
+        found: &Affected,
         change: &TaskChange,
     ) {
         let submits = self.jobs.get(id).map_or(0, |job| job.submits.len());
@@ -99,7 +93,7 @@ impl ServerState {
         // Also a new time limit makes a template, which needs the class of its request.
         self.dispatcher.remove_tasks(id, &found.waiting);
         let waiting = found.waiting.iter().map(|part| (part, true));
-        let active = found.active.iter().map(|part| (part, false));
+        let active = found.running.iter().map(|part| (part, false));
         for ((number, tasks), is_waiting) in waiting.chain(active) {
             let at = SubmitAt {
                 job: id,
@@ -119,29 +113,23 @@ impl ServerState {
                 }
             }
         }
-        if *change != change.of_server() {
-            self.retract_tasks(ctx, id, |slot| {
-                let waiting = found.waiting.get(&slot.submit);
-                waiting.is_some_and(|waiting| waiting.contains(slot.index))
-            });
+        if change.concerns_workers() {
+            self.retract_tasks(ctx, id, &found.waiting);
         }
         if change.time_limit.is_some() {
             let job = self.jobs.get(id);
-            let slots = found
-                .running
-                .iter()
-                .filter_map(|task| job?.find(TaskId(task)));
+            let slots = running.iter().filter_map(|task| job?.find(TaskId(task)));
             self.send_time_limits(ctx, slots.map(|slot| slot.of(id)));
         }
     }
 
     /// Makes the templates of new changes of a submit.
     fn complete_revisions(&mut self, at: SubmitAt) {
-        while let Some(count) = self.jobs.submit(at).and_then(|submit| submit.incomplete()) {
-            let first = self.number_templates(count);
-            if let Some(submit) = self.jobs.submit_mut(at) {
-                submit.complete(first, |requests| self.dispatcher.intern(requests));
-            }
+        if let Some(submit) = self.jobs.submit_mut(at) {
+            submit.complete_revisions(
+                |count| number_templates(&mut self.last_template, count),
+                |requests| self.dispatcher.intern(requests),
+            );
         }
     }
 

@@ -242,7 +242,7 @@ impl ServerState {
                 (self.build_array(&header, array, &ids), priority)
             }
             PreparedTasks::Graph(graph) => {
-                let first = self.number_templates(graph.template_count());
+                let first = number_templates(&mut self.last_template, graph.template_count());
                 graph.into_kind(first)
             }
         };
@@ -278,7 +278,7 @@ impl ServerState {
             None => {
                 let task = Arc::new(fill_paths(&asked, header.job, &self.uid));
                 let template = SharedTemplate {
-                    id: self.number_templates(1),
+                    id: number_templates(&mut self.last_template, 1),
                     header: Arc::clone(header),
                     class: self.dispatcher.intern(&task.requests),
                     task,
@@ -312,18 +312,6 @@ impl ServerState {
             let is_same = **asked == *wanted && *submit.header == *header;
             is_same.then(|| (Arc::clone(template), Arc::clone(asked)))
         })
-    }
-
-    /// Reserves consecutive numbers for `count` templates. Returns the first number.
-    pub(super) fn number_templates(&mut self, count: usize) -> TemplateId {
-        let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
-        let first = match self.last_template.checked_add(count) {
-            Some(_) => self.last_template + 1,
-            // After four billion templates, the first ones have been forgotten.
-            None => 1,
-        };
-        self.last_template = first.saturating_add(count - 1);
-        TemplateId(first)
     }
 
     /// Interns the requests of the tasks in a part of a submit.
@@ -403,4 +391,16 @@ fn fill_paths(template: &TaskTemplate, job: JobId, uid: &str) -> TaskTemplate {
         stderr: stdio(&template.stderr),
         ..template.clone()
     }
+}
+
+/// Reserves consecutive numbers for `count` templates, given the last number. Returns the first one.
+pub(super) fn number_templates(last: &mut u32, count: usize) -> TemplateId {
+    let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+    let first = match last.checked_add(count) {
+        Some(_) => *last + 1,
+        // After four billion templates, the first ones have been forgotten.
+        None => 1,
+    };
+    *last = first.saturating_add(count - 1);
+    TemplateId(first)
 }
