@@ -323,19 +323,16 @@ impl Selection<'_> {
             let count = u32::try_from(graph.tasks.len()).unwrap_or(u32::MAX);
             return Ok(vec![(SubmitBody::Graph(graph), count)]);
         };
-        let chosen = self.choice.ranges(number, submit).into_iter();
-        let chosen: Vec<_> = chosen
-            .flat_map(|(from, to)| submit.changes(from, to))
-            .collect();
-        let mut changes: Vec<_> = chosen.iter().map(|(.., change)| *change).collect();
-        changes.sort_unstable();
-        changes.dedup();
-        if changes.is_empty() {
-            changes.push(None);
+        let mut changes = BTreeMap::<Option<&TaskChange>, Vec<(u32, u32)>>::new();
+        for (from, to) in self.choice.ranges(number, submit) {
+            for (from, to, change) in submit.changes(from, to) {
+                changes.entry(change).or_default().push((from, to));
+            }
         }
-        let bodies = changes.into_iter().map(|change| {
-            let chosen = chosen.iter().filter(|(.., other)| *other == change);
-            let chosen: Vec<_> = chosen.map(|(from, to, _)| (*from, *to)).collect();
+        if changes.is_empty() {
+            changes.insert(None, Vec::new());
+        }
+        let bodies = changes.into_iter().map(|(change, chosen)| {
             let (ids, entries) = select_array(submit, entries.as_ref(), &chosen);
             let count = ids.len();
             let array = ArraySpec {
