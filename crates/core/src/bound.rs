@@ -35,33 +35,12 @@ pub enum Bound {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rate {
     count: u32,
-    per: Per,
+    /// One of [`PERIODS`].
+    period: (&'static str, u64),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Per {
-    Second,
-    Minute,
-    Hour,
-}
-
-impl Per {
-    const fn text(self) -> &'static str {
-        match self {
-            Self::Second => "s",
-            Self::Minute => "min",
-            Self::Hour => "h",
-        }
-    }
-
-    const fn secs(self) -> u64 {
-        match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-        }
-    }
-}
+/// The periods of rates, with their seconds.
+const PERIODS: [(&str, u64); 3] = [("s", 1), ("min", 60), ("h", 3_600)];
 
 /// The error of a text that is no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -72,11 +51,10 @@ impl FromStr for Bound {
     type Err = BoundError;
 
     fn from_str(text: &str) -> Result<Self, BoundError> {
-        let (count, per) = match text.split_once('/') {
+        let (count, period) = match text.split_once('/') {
             None => (text, None),
-            Some((count, per)) => {
-                let all = [Per::Second, Per::Minute, Per::Hour];
-                let found = all.into_iter().find(|known| known.text() == per.trim());
+            Some((count, period)) => {
+                let found = PERIODS.into_iter().find(|(name, _)| *name == period.trim());
                 (count, Some(found.ok_or(BoundError)?))
             }
         };
@@ -86,10 +64,10 @@ impl FromStr for Bound {
             return Err(BoundError);
         }
         let count: u32 = count.parse().map_err(|_| BoundError)?;
-        match (count, per) {
+        match (count, period) {
             (0, _) => Err(BoundError),
             (count, None) => Ok(Self::Running(count)),
-            (count, Some(per)) => Ok(Self::Rate(Rate { count, per })),
+            (count, Some(period)) => Ok(Self::Rate(Rate { count, period })),
         }
     }
 }
@@ -116,8 +94,8 @@ impl fmt::Display for Bound {
 impl Rate {
     /// Returns the mean time between two starts, in nanoseconds. At least 1.
     pub(crate) const fn interval_ns(self) -> u64 {
-        let period = self.per.secs() * 1_000_000_000;
-        let interval = period / self.count as u64;
+        let (_, secs) = self.period;
+        let interval = secs * 1_000_000_000 / self.count as u64;
         if interval == 0 { 1 } else { interval }
     }
 }
@@ -152,7 +130,7 @@ impl SubmitLimits {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.count, self.per.text())
+        write!(f, "{}/{}", self.count, self.period.0)
     }
 }
 
