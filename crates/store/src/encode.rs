@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use hq_core::batch::QueueParams;
+use hq_core::bound::Rate;
 use hq_core::hardware::{GpuUsage, HardwareUsage};
 use hq_core::id::JobId;
 use hq_core::job::JobChange;
@@ -347,38 +348,30 @@ pub(crate) fn with_ranges(event: &Value, ids: &IdArray) -> String {
 
 /// Returns the new or earlier values of a change of a job. Removed limits and requests are null.
 pub(crate) fn change_json(change: &JobChange) -> Value {
-    let mut fields = Map::new();
-    let mut add = |name: &str, value: Option<Value>| {
-        fields.extend(value.map(|value| (name.to_owned(), value)));
-    };
-    add("name", change.name.as_deref().map(Value::from));
-    add("max_running", change.max_running.map(Value::from));
-    let rate = change
-        .max_rate
-        .map(|rate| rate.map(|rate| rate.to_string()));
-    add("max_rate", rate.map(Value::from));
     let tasks = &change.tasks;
-    add("priority", tasks.priority.map(Value::from));
-    let some = |time: Duration| Some(time).filter(|time| !time.is_zero()).map(duration);
-    add(
-        "time_limit",
-        tasks.time_limit.map(|limit| some(limit).into()),
-    );
-    add(
-        "time_request",
-        tasks.time_request.map(|time| some(time).into()),
-    );
-    add("crash_limit", tasks.crash_limit.map(crash_limit_json));
+    let rate = |rate: Option<Rate>| Value::from(rate.map(|rate| rate.to_string()));
+    let time = |time: Duration| Value::from((!time.is_zero()).then(|| duration(time)));
     let resources = tasks.resources.iter().map(|entry| {
         let amount = (!entry.is_removed()).then(|| entry.to_string());
         (String::from(&*entry.resource), Value::from(amount))
     });
     let resources: Map<_, _> = resources.collect();
-    add(
-        "resources",
-        (!resources.is_empty()).then_some(resources.into()),
-    );
-    fields.into()
+    let fields = [
+        ("name", change.name.as_deref().map(Value::from)),
+        ("max_running", change.max_running.map(Value::from)),
+        ("max_rate", change.max_rate.map(rate)),
+        ("priority", tasks.priority.map(Value::from)),
+        ("time_limit", tasks.time_limit.map(time)),
+        ("time_request", tasks.time_request.map(time)),
+        ("crash_limit", tasks.crash_limit.map(crash_limit_json)),
+        (
+            "resources",
+            (!resources.is_empty()).then_some(resources.into()),
+        ),
+    ];
+    let fields = fields.into_iter();
+    let fields = fields.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    Value::Object(fields.collect())
 }
 
 fn crash_limit_json(limit: CrashLimit) -> Value {

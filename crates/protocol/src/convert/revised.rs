@@ -1,13 +1,11 @@
 //! Changes of jobs and tasks after their submit.
 
-use std::collections::BTreeSet;
-
 use hq_core::bound::Rate;
 use hq_core::job::{JobChange, KeptChanges, RevisedTasks, TaskChange};
 
 use super::resource::RESOURCES_MAX;
 use super::submit::{positive, rate};
-use super::wire::{FromWire, ToWire, each, field, optional, or_default, received, wire};
+use super::wire::{FromWire, ToWire, each, field, once, optional, or_default, received, wire};
 use super::{ConvertError, Within, required};
 use crate::client;
 
@@ -52,22 +50,9 @@ wire! {
 }
 
 fn check_resources(change: TaskChange) -> Result<TaskChange, ConvertError> {
-    let mut names = BTreeSet::new();
-    match change
-        .resources
-        .iter()
-        .find(|entry| !names.insert(&entry.resource))
-    {
-        Some(twice) => {
-            let name = &twice.resource;
-            Err(ConvertError::invalid(
-                "resources",
-                "each resource once",
-                name,
-            ))
-        }
-        None => Ok(change),
-    }
+    let names = change.resources.iter().map(|entry| &entry.resource);
+    once(names, "resources", "each resource once")?;
+    Ok(change)
 }
 
 fn limit_or_none(_: &str, found: u32) -> Result<Option<u32>, ConvertError> {

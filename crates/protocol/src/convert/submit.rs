@@ -3,7 +3,6 @@
 //! The core checks for duplicate ids, unknown dependencies and cycles, and has the error texts for
 //! these.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hq_core::bound::{Bound, LIMIT_NAME, LimitUse, Rate, SubmitLimits, USES_MAX, is_limit_name};
@@ -14,7 +13,7 @@ use hq_core::template::{
 };
 
 use super::wire::{
-    FromWire, ToWire, each, field, list, one_of, optional, or_default, received, same_enum,
+    FromWire, ToWire, each, field, list, once, one_of, optional, or_default, received, same_enum,
     unless_default, wire,
 };
 use super::{ConvertError, Within, absolute_path, at_most, known, path, required, same_len, text};
@@ -70,15 +69,9 @@ wire! {
 }
 
 fn check_uses(limits: SubmitLimits) -> Result<SubmitLimits, ConvertError> {
-    let mut names = BTreeSet::new();
-    match limits.uses.iter().find(|part| !names.insert(&part.name)) {
-        Some(twice) => Err(ConvertError::invalid(
-            "uses",
-            "each limit once",
-            &twice.name,
-        )),
-        None => Ok(limits),
-    }
+    let names = limits.uses.iter().map(|part| &part.name);
+    once(names, "uses", "each limit once")?;
+    Ok(limits)
 }
 
 wire! { LimitUse = client::LimitUse { name: limit_name, amount: positive, } }

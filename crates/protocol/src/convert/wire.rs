@@ -37,6 +37,7 @@
 //! message, and perhaps a rule. Members with an empty message stand first, in brackets. If the
 //! `oneof` is the only field of a message, that message and the field stand before it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,6 +200,19 @@ pub(super) fn optional<W, T>(
     rule: impl Fn(&str, W) -> Result<T, ConvertError>,
 ) -> impl Fn(&str, Option<W>) -> Result<Option<T>, ConvertError> {
     move |field, found| found.map(|found| rule(field, found)).transpose()
+}
+
+/// Checks that no name of a field occurs twice.
+pub(super) fn once<'a>(
+    names: impl IntoIterator<Item = &'a Box<str>>,
+    field: &'static str,
+    expected: &'static str,
+) -> Result<(), ConvertError> {
+    let mut found = BTreeSet::new();
+    match names.into_iter().find(|name| !found.insert(*name)) {
+        Some(twice) => Err(ConvertError::invalid(field, expected, twice)),
+        None => Ok(()),
+    }
 }
 
 /// Rule: an absent message is the default.

@@ -2,7 +2,7 @@
 
 use hq_core::bound::SubmitLimits;
 use hq_core::id::JobId;
-use hq_core::job::{Job, RevisedTasks, Submit, SubmitKind};
+use hq_core::job::{Job, Submit, SubmitKind};
 use hq_core::notice::shown_target;
 use hq_core::pace::PaceFacts;
 use hq_core::range::IdArray;
@@ -59,33 +59,29 @@ pub(super) fn finished(view: &View<'_>, job: &Job) -> Option<Timestamp> {
     }
 }
 
-/// The maximum number of ranges of held tasks that `job info` gets.
-const HELD_RANGES_SHOWN: usize = 1_000;
+/// The maximum number of ranges of held tasks, or of tasks with the same change, that `job info` gets.
+const RANGES_SHOWN: usize = 1_000;
+/// The maximum number of changes of tasks that `job info` gets.
+const REVISED_SHOWN: usize = 100;
 
-/// The maximum numbers of changes and of ranges of changed tasks that `job info` gets.
-const REVISED_SHOWN: (usize, usize) = (100, 1_000);
+/// Returns the ids that are shown.
+fn shown(ids: &IdArray) -> IdArray {
+    let ranges = ids.ranges().iter().take(RANGES_SHOWN).copied();
+    IdArray::new(ranges.collect()).unwrap_or_default()
+}
 
 fn revised(job: &Job) -> Vec<client::RevisedTasks> {
-    let (changes_max, ranges_max) = REVISED_SHOWN;
-    let changes = job.changes().into_iter().take(changes_max);
-    let shown = changes.map(|RevisedTasks { ids, change }| {
-        let ranges = ids.ranges().iter().take(ranges_max).copied();
-        let ids = IdArray::new(ranges.collect()).unwrap_or_default();
-        (&RevisedTasks { ids, change }).into()
-    });
-    shown.collect()
+    let mut changes = job.changes();
+    changes.truncate(REVISED_SHOWN);
+    for revised in &mut changes {
+        revised.ids = shown(&revised.ids);
+    }
+    changes.iter().map(Into::into).collect()
 }
 
 /// Returns all data of a job except its submits and the ids of its tasks; see [`add_submits`].
 pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
     let held = job.held();
-    let shown = IdArray::new(
-        held.ranges()
-            .iter()
-            .take(HELD_RANGES_SHOWN)
-            .copied()
-            .collect(),
-    );
     client::JobDetail {
         summary: Some(summary(job)),
         submitted_unix_ns: job.submitted.0,
@@ -106,7 +102,7 @@ pub(super) fn detail(view: &View<'_>, job: &Job) -> client::JobDetail {
         task_ids: None,
         now_unix_ns: view.now.wall.0,
         notifications: job.notices.iter().map(notification).collect(),
-        held: Some((&shown.unwrap_or_default()).into()),
+        held: Some((&shown(&held)).into()),
         holds_new: job.holds_new && job.is_open,
         held_count: held.len(),
         limits: Some(limits(view, job)),
