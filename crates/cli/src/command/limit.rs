@@ -21,16 +21,13 @@ pub(super) async fn run(command: LimitCommand, context: &mut Context) -> CliResu
             let Empty {} = client.ask(change).await?;
             let limits = client.ask(LimitList).await?.limits;
             let found = limits.iter().find(|limit| *limit.name == *args.name);
-            let used = found.map_or(0, |limit| limit.used);
-            let ready = found.map_or(0, |limit| limit.ready);
-            let waiting = match ready {
-                0 => String::new(),
-                ready => format!(", {} ready", count(ready, "task")),
-            };
-            let used = match used {
-                0 => String::new(),
-                used => format!(" ({} in use{waiting})", number(used)),
-            };
+            let used = found.filter(|limit| limit.used > 0).map(|limit| {
+                let ready = (limit.ready > 0).then(|| count(limit.ready, "task"));
+                let ready = ready.map(|tasks| format!(", {tasks} ready"));
+                let (used, ready) = (number(limit.used), ready.unwrap_or_default());
+                format!(" ({used} in use{ready})")
+            });
+            let used = used.unwrap_or_default();
             tracing::info!("Limit {} is {}{used}", args.name, args.bound);
             context.done()?;
         }

@@ -88,13 +88,11 @@ fn parse(path: &Path, content: &[u8], wanted: Option<&IdArray>) -> CliResult<Row
     }
     // Each job stores its rows, so a job with few rows of a large table must not have all of them.
     let inside = wanted.map(|wanted| ids_below(count, wanted)).transpose()?;
-    let ranges = || inside.iter().flat_map(IdArray::ranges);
-    let first = ranges().map(IdRange::first).min().unwrap_or(0);
-    let last = ranges().map(IdRange::last).max().unwrap_or(0);
-    let span = inside
-        .as_ref()
-        .and_then(|_| IdRange::new(first, last - first + 1, 1).ok());
-    let span = span.and_then(|span| IdArray::new(vec![span]).ok());
+    let span = inside.map(|inside| {
+        let first = inside.ranges().iter().map(IdRange::first).min();
+        let (first, last) = (first.unwrap_or(0), inside.max().unwrap_or(0));
+        IdArray::consecutive(first, last - first + 1).unwrap_or_default()
+    });
     let pairs = table.names.iter().zip(table.columns).map(|(name, column)| {
         let values = match &span {
             Some(span) => column.select(span)?.1,
@@ -104,7 +102,7 @@ fn parse(path: &Path, content: &[u8], wanted: Option<&IdArray>) -> CliResult<Row
     });
     Ok(Rows {
         columns: zipped(pairs.collect::<CliResult<_>>()?),
-        first,
+        first: span.and_then(|span| span.get(0)).unwrap_or(0),
         count,
     })
 }
