@@ -28,6 +28,7 @@ use crate::runtime;
 
 mod alloc;
 mod bridge;
+mod changed;
 mod completion;
 mod config;
 mod dashboard;

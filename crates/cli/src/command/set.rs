@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use hq_core::job::{JobChange, TaskChange};
-use hq_core::range::{IdArray, IndexSet};
+use hq_core::range::IdArray;
 use hq_core::words::count;
 use hq_protocol::client;
 
 use super::Context;
-use super::hold::{add, portions, shown, split_known};
+use super::changed::{Changed, shown};
 use super::missing::{self, Missing};
 use crate::args::set::{OrNone, SetArgs};
 use crate::client::{Client, JobList};
 use crate::error::{CliError, CliResult, exit};
-use crate::output::format::joined_ids;
+use crate::output::view::totals;
 
 const DOING: &str = "Changing";
 
@@ -29,8 +29,7 @@ pub(super) async fn run(args: SetArgs, context: &mut Context) -> CliResult<()> {
     let missing = Missing::among(&jobs, &args.selector);
     let mut has_failed = false;
     for job in &jobs {
-        let tasks = job.stats.unwrap_or_default();
-        if tasks.waiting + tasks.running == 0 && !job.is_open {
+        if totals(job).unfinished() == 0 && !job.is_open {
             tracing::error!("{DOING} job {} failed; it has ended", job.id);
             has_failed = true;
             continue;
@@ -78,59 +77,44 @@ async fn set(
     (job, tasks): (u32, Option<&IdArray>),
     change: &JobChange,
 ) -> CliResult<bool> {
-    let parts = match tasks {
-        Some(tasks) => portions(tasks).into_iter().map(Some).collect(),
-        None => vec![None],
+    let asked = |tasks| client::ChangeJob {
+        job,
+        tasks,
+        change: Some(change.into()),
     };
-    let (mut changed, mut running) = (IndexSet::new(), IndexSet::new());
-    let mut sent = IndexSet::new();
-    for part in parts {
-        let asked = client::ChangeJob {
-            job,
-            tasks: part.as_ref().map(Into::into),
-            change: Some(change.into()),
-        };
-        let answer = client.ask(asked).await?;
-        add(&mut changed, answer.changed.as_ref());
-        add(&mut running, answer.running.as_ref());
-        add(&mut sent, answer.sent.as_ref());
-    }
-    let is_whole = !change.is_of_tasks();
-    match changed.len() {
+    let found = Changed::ask(client, tasks, asked).await?;
+    let (is_whole, changed) = (!change.is_of_tasks(), found.changed.count());
+    match changed {
         0 if is_whole => tracing::info!("Job {job} changed"),
         0 => {}
-        len => tracing::info!("Job {job} changed: {}", count(len.into(), "task")),
+        changed => tracing::info!("Job {job} changed: {}", count(changed, "task")),
     }
-    if !sent.is_empty() {
-        let ids = shown(&joined_ids(sent.iter()), (sent.len(), job));
+    if let Some(sent) = found.sent.shown(job) {
         tracing::warn!(
-            "Workers have received {ids}, which may still start with their earlier values"
+            "Workers have received {sent}, which may still start with their earlier values"
         );
     }
-    let keeps_requests = change.tasks.is_request() && !running.is_empty();
-    let is_none = changed.is_empty() && !is_whole;
-    if keeps_requests {
-        let ids = shown(&joined_ids(running.iter()), (running.len(), job));
-        let text = format!("Running {ids} keep their resources and time requests");
+    let is_none = changed == 0 && !is_whole;
+    let running = found.running.shown(job);
+    let running = running.filter(|_| change.tasks.is_request());
+    if let Some(running) = &running {
+        let text = format!("Running {running} keep their resources and time requests");
         match is_none {
             true => tracing::error!("{text}"),
             false => tracing::warn!("{text}"),
         }
     }
     let Some(tasks) = tasks else {
-        if is_none && !keeps_requests {
+        if is_none && running.is_none() {
             tracing::error!("{DOING} job {job} failed; it has no unfinished tasks");
         }
         return Ok(!is_none);
     };
-    let is_known = |id: &u32| changed.contains(*id) || running.contains(*id);
-    let rest = tasks.iter().filter(|id| !is_known(id));
-    let rest = IdArray::from_sorted(rest).unwrap_or_default();
-    let (ended, missing) = split_known(client, job, rest).await?;
-    if !ended.is_empty() {
-        let ids = shown(&ended.to_string(), (ended.len(), job));
-        tracing::error!("{DOING} {ids} failed; already ended");
+    let (ended, missing) = found.others(client, (job, tasks)).await?;
+    let ended = shown(ended, job);
+    if let Some(ended) = &ended {
+        tracing::error!("{DOING} {ended} failed; already ended");
     }
     missing.report_failed(DOING, "task");
-    Ok(!is_none && ended.is_empty() && missing.is_empty())
+    Ok(!is_none && ended.is_none() && missing.is_empty())
 }
