@@ -160,12 +160,10 @@ impl TaskChange {
 
     /// Returns this change followed by another one.
     fn followed_by(&self, next: &Self) -> Self {
-        let is_kept = |entry: &&ResourceEntry| {
-            let mut changed = next.resources.iter();
-            changed.all(|other| other.resource != entry.resource)
-        };
-        let kept = self.resources.iter().filter(is_kept);
-        let mut resources: Vec<_> = kept.chain(&next.resources).cloned().collect();
+        let mut resources = self.resources.clone();
+        for new in &next.resources {
+            replace(&mut resources, new);
+        }
         resources.sort();
         Self {
             priority: next.priority.or(self.priority),
@@ -222,11 +220,9 @@ impl TaskChange {
         match single {
             Some(request) => {
                 for new in &self.resources {
-                    request.entries.retain(|old| old.resource != new.resource);
-                    if !new.is_removed() {
-                        request.entries.push(new.clone());
-                    }
+                    replace(&mut request.entries, new);
                 }
+                request.entries.retain(|entry| !entry.is_removed());
             }
             None if self.resources.is_empty() => {}
             None => {
@@ -237,23 +233,32 @@ impl TaskChange {
         RequestVariants::new(variants).map_err(|error| error.to_string())
     }
 
+    /// Returns the changed requests of a task, which were checked when it was changed.
+    fn applied_requests(&self, task: &TaskTemplate) -> RequestVariants {
+        self.requests(task)
+            .unwrap_or_else(|_| task.requests.clone())
+    }
+
     /// Returns the changed template of a task.
     #[must_use]
     pub fn applied(&self, task: &TaskTemplate) -> TaskTemplate {
-        let limit = self
-            .time_limit
-            .map(|limit| Some(limit).filter(|limit| !limit.is_zero()));
         TaskTemplate {
             priority: self.priority.unwrap_or(task.priority),
-            time_limit: limit.unwrap_or(task.time_limit),
+            time_limit: match self.time_limit {
+                Some(limit) => Some(limit).filter(|limit| !limit.is_zero()),
+                None => task.time_limit,
+            },
             crash_limit: self.crash_limit.unwrap_or(task.crash_limit),
-            // The request was checked when it was changed.
-            requests: self
-                .requests(task)
-                .unwrap_or_else(|_| task.requests.clone()),
+            requests: self.applied_requests(task),
             ..task.clone()
         }
     }
+}
+
+/// Replaces the request for a resource, or adds it.
+fn replace(entries: &mut Vec<ResourceEntry>, new: &ResourceEntry) {
+    entries.retain(|old| old.resource != new.resource);
+    entries.push(new.clone());
 }
 
 impl Revisions {
@@ -316,17 +321,10 @@ impl Revisions {
         intern: &mut impl FnMut(&RequestVariants) -> ClassId,
     ) {
         let number = self.number_at(index);
-        let revision = number.and_then(|number| self.made.get_mut(&number));
-        if let Some(Revision {
-            change, classes, ..
-        }) = revision
-        {
-            let changed = || {
-                change
-                    .requests(task)
-                    .unwrap_or_else(|_| task.requests.clone())
-            };
-            classes.entry(asked).or_insert_with(|| intern(&changed()));
+        if let Some(revision) = number.and_then(|number| self.made.get_mut(&number)) {
+            let change = &revision.change;
+            let class = revision.classes.entry(asked);
+            class.or_insert_with(|| intern(&change.applied_requests(task)));
         }
     }
 
@@ -356,14 +354,10 @@ impl Submit {
         let Some(revisions) = &self.revisions else {
             return vec![(from, to, None)];
         };
-        let change = |number: Option<u32>| {
-            let made = number.and_then(|number| revisions.made.get(&number));
-            made.map(|made| &made.change)
-        };
+        let change = |number| Some(&revisions.made.get(&number)?.change);
         let parts = revisions.parts(from, to).into_iter();
-        parts
-            .map(|(from, to, number)| (from, to, change(number)))
-            .collect()
+        let parts = parts.map(|(from, to, number)| (from, to, number.and_then(change)));
+        parts.collect()
     }
 
     /// Returns the id of a task's changed template, which is `number` in [`Self::definitions`].
@@ -387,14 +381,10 @@ impl Submit {
 
     /// Returns the class of a task, given the class of its request as submitted.
     pub(super) fn revised_class(&self, index: u32, asked: ClassId) -> ClassId {
-        match self.revision(index) {
-            None => asked,
-            Some(revision) => revision
-                .classes
-                .get(&asked)
-                .copied()
-                .unwrap_or(ClassId::UNKNOWN),
-        }
+        self.revision(index).map_or(asked, |revision| {
+            let class = revision.classes.get(&asked);
+            class.copied().unwrap_or(ClassId::UNKNOWN)
+        })
     }
 
     /// Makes the templates of new revisions. `number` reserves ids for as many templates as the
@@ -600,11 +590,11 @@ impl Job {
                 }
             }
         }
-        let all = all.into_iter().map(|(change, ids)| RevisedTasks {
+        let revised = |(change, ids): (&TaskChange, _)| RevisedTasks {
             ids: merge_ranges(ids),
             change: change.clone(),
-        });
-        let mut all: Vec<_> = all.collect();
+        };
+        let mut all: Vec<_> = all.into_iter().map(revised).collect();
         all.sort_by_key(|revised| revised.ids.get(0));
         all
     }

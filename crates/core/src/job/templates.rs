@@ -38,14 +38,9 @@ impl Submit {
     /// yet.
     #[must_use]
     pub fn queue_key(&self, index: u32) -> Option<QueueKey> {
-        let class = match (self.special_template(index), &self.kind) {
-            (Some(special), _) => special.class,
-            (None, SubmitKind::Array { template, .. }) => {
-                self.revised_template(index).unwrap_or(template).class
-            }
-            (None, SubmitKind::Graph { classes, .. }) => {
-                self.revised_class(index, *classes.get(self.template_of(index)?)?)
-            }
+        let class = match self.special_template(index) {
+            Some(special) => special.class,
+            None => self.asked_class(index)?,
         };
         let changed = self.change(index).and_then(|change| change.priority);
         let priority = changed.unwrap_or(self.submitted_definition(index)?.priority);
@@ -76,19 +71,28 @@ impl Submit {
     /// Returns the template of a task as requested, with later changes of the user.
     #[must_use]
     pub fn asked_template(&self, index: u32) -> Option<Arc<SharedTemplate>> {
-        let classes = match &self.kind {
-            SubmitKind::Array { template, .. } => {
-                let template = self.revised_template(index).unwrap_or(template);
-                return Some(Arc::clone(template));
-            }
-            SubmitKind::Graph { classes, .. } => classes,
-        };
+        if let SubmitKind::Array { template, .. } = &self.kind {
+            let template = self.revised_template(index).unwrap_or(template);
+            return Some(Arc::clone(template));
+        }
         Some(Arc::new(SharedTemplate {
             id: self.asked(index)?.0,
             header: Arc::clone(&self.header),
-            class: self.revised_class(index, *classes.get(self.template_of(index)?)?),
+            class: self.asked_class(index)?,
             task: self.asked_definition(index)?,
         }))
+    }
+
+    /// Returns the class of a task as requested, with later changes of the user.
+    fn asked_class(&self, index: u32) -> Option<ClassId> {
+        Some(match &self.kind {
+            SubmitKind::Array { template, .. } => {
+                self.revised_template(index).unwrap_or(template).class
+            }
+            SubmitKind::Graph { classes, .. } => {
+                self.revised_class(index, *classes.get(self.template_of(index)?)?)
+            }
+        })
     }
 
     /// Returns the id of a task's template as requested, and whether its memory is learned.
