@@ -1,16 +1,16 @@
 //! Requests that hold, release or change tasks of a job, and the tasks that they concerned.
 
-use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
-use hq_core::range::{IdArray, IdRange};
+use hq_core::range::{IdArray, IdRange, IndexSet};
 use hq_core::server_state::HELD_RANGES_MAX;
 use hq_protocol::{client, common};
 
 use super::missing::Missing;
-use super::task::{IDS_SHOWN_MAX, task_ids};
+use super::task::IDS_SHOWN_MAX;
 use crate::client::{Client, Question};
 use crate::error::CliResult;
-use crate::output::format::{cut, ids};
+use crate::output::format::{cut, joined_ids};
 use crate::parse::selector::Selector;
 
 /// The ids of tasks in answers of the server.
@@ -29,16 +29,15 @@ impl Ids {
 
     /// Returns a text such as `tasks 1-4 of job 2`, or `None` without ids.
     pub(super) fn shown(&self, job: u32) -> Option<String> {
-        shown(ids(&self.0).collect(), job)
+        let noun = match self.count() {
+            0 => return None,
+            1 => "task",
+            2.. => "tasks",
+        };
+        let ids = joined_ids(set([&self.0]).iter());
+        let ids = cut(&ids, IDS_SHOWN_MAX).unwrap_or(ids);
+        Some(format!("{noun} {ids} of job {job}"))
     }
-}
-
-/// Returns a text such as `tasks 1-4 of job 2`, or `None` without ids.
-pub(super) fn shown(ids: Vec<u32>, job: u32) -> Option<String> {
-    let is_any = !ids.is_empty();
-    let text = task_ids(ids);
-    let text = cut(&text, "tasks ".len() + IDS_SHOWN_MAX).unwrap_or(text);
-    is_any.then(|| format!("{text} of job {job}"))
 }
 
 /// The tasks that requests concerned; see [`client::ChangedTasks`].
@@ -75,23 +74,43 @@ impl Changed {
         &self,
         client: &mut Client,
         (job, tasks): (u32, &IdArray),
-    ) -> CliResult<(Vec<u32>, Missing)> {
-        let found = ids(&self.changed.0).chain(ids(&self.running.0));
-        let found: BTreeSet<u32> = found.collect();
-        let (_, others) = tasks.split(|span| found.range(span).copied());
+    ) -> CliResult<(Ids, Missing)> {
+        let found = set([&self.changed.0, &self.running.0]);
+        let (_, others) = tasks.split(|span| members(&found, &span));
         if others.is_empty() {
-            return Ok((Vec::new(), Missing::default()));
+            return Ok(<_>::default());
         }
         let all = client::TaskIds {
             jobs: Some(Selector::one(job).to_message()),
             states: Vec::new(),
         };
         let known = client.ask(all).await?.jobs;
-        let known = known.iter().flat_map(|job| &job.ids).flat_map(ids);
-        let known: BTreeSet<u32> = known.collect();
-        let (others, missing) = others.split(|span| known.range(span).copied());
-        Ok((others, Missing::of(Some(&(&missing).into()))))
+        let known = set(known.iter().filter_map(|job| job.ids.as_ref()));
+        let (mut others, missing) = others.split(|span| members(&known, &span));
+        // A user may name ids in any order.
+        others.sort_unstable();
+        let others = IdArray::from_sorted(others).unwrap_or_default();
+        let missing = Missing::of(Some(&(&missing).into()));
+        Ok((Ids((&others).into()), missing))
     }
+}
+
+/// Returns the ids as a set, which is small even for millions of consecutive ids.
+fn set<'a>(found: impl IntoIterator<Item = &'a common::IdArray>) -> IndexSet {
+    let mut set = IndexSet::new();
+    for range in found.into_iter().flat_map(|found| &found.ranges) {
+        let (first, step) = (range.first, range.step.max(1));
+        match step {
+            1 => set.insert_range(first, first.saturating_add(range.count)),
+            _ => (0..range.count).for_each(|at| set.insert(first.saturating_add(at * step))),
+        }
+    }
+    set
+}
+
+fn members(set: &IndexSet, span: &RangeInclusive<u32>) -> Vec<u32> {
+    let found = set.within(*span.start(), span.end().saturating_add(1));
+    found.flat_map(|(from, to)| from..to).collect()
 }
 
 /// Splits tasks into portions that the server accepts. The ids of a stepped range count one by one.

@@ -5,7 +5,7 @@ use hq_core::words::{count, number};
 use hq_protocol::client;
 
 use super::Context;
-use super::changed::{Changed, Ids, shown};
+use super::changed::{Changed, Ids};
 use super::missing::{self, Missing};
 use super::task::{Action, end_without, named};
 use crate::args::job::SelectorArgs;
@@ -130,7 +130,7 @@ pub(super) async fn tasks(
     }
     let why = if is_held { "already ended" } else { "not held" };
     let running = found.running.shown(job).map(|ids| (ids, "already running"));
-    let others = shown(others, job).map(|ids| (ids, why));
+    let others = others.shown(job).map(|ids| (ids, why));
     for (ids, why) in running.into_iter().chain(others) {
         tracing::error!("{} {ids} failed; {why}", action.doing);
     }

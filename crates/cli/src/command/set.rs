@@ -8,7 +8,7 @@ use hq_core::words::count;
 use hq_protocol::client;
 
 use super::Context;
-use super::changed::{Changed, shown};
+use super::changed::Changed;
 use super::missing::{self, Missing};
 use crate::args::set::{OrNone, SetArgs};
 use crate::client::{Client, JobList};
@@ -111,7 +111,7 @@ async fn set(
         return Ok(!is_none);
     };
     let (ended, missing) = found.others(client, (job, tasks)).await?;
-    let ended = shown(ended, job);
+    let ended = ended.shown(job);
     if let Some(ended) = &ended {
         tracing::error!("{DOING} {ended} failed; already ended");
     }

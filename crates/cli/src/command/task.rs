@@ -374,7 +374,7 @@ const fn page_job(job: SingleSelector) -> task_page::Job {
 }
 
 /// Formats task ids with the noun in the right number.
-pub(super) fn task_ids(mut ids: Vec<u32>) -> String {
+fn task_ids(mut ids: Vec<u32>) -> String {
     ids.sort_unstable();
     let noun = if ids.len() == 1 { "task" } else { "tasks" };
     format!("{noun} {}", joined_ids(ids))
