@@ -568,6 +568,7 @@ where
     }
 
     fn send_heartbeat(&mut self) {
+        self.launcher.end_surplus();
         if self.feed_heartbeat() {
             self.silent_heartbeats += 1;
         }

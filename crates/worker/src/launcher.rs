@@ -207,6 +207,7 @@ impl TaskLauncher {
                 self.launch_call(&task, pools);
                 continue;
             }
+            self.make_room(&task, pools);
             match self.prepare(&task, pools) {
                 Ok((plan, running)) => {
                     self.running.insert(token, running);
@@ -274,7 +275,10 @@ impl TaskLauncher {
 
     /// Forgets a template that no task will use again.
     pub(crate) fn drop_template(&mut self, id: TemplateId) {
-        self.templates.remove(&id);
+        let gone = self.templates.remove(&id);
+        if let Some(gone) = gone.filter(|gone| gone.work.task.is_call) {
+            self.end_idle_of(&gone.work.task);
+        }
         // Templates are compared by number here. One that arrives later with the same number is a
         // different template.
         self.busy.forget(id);

@@ -162,6 +162,12 @@ fn cpu_times(stat: &str) -> Vec<CpuTime> {
     of_one.map(time).collect()
 }
 
+/// Returns the memory of this machine that new processes can use, in bytes.
+pub(crate) fn memory_available() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo");
+    memory(&meminfo.unwrap_or_default()).0
+}
+
 /// Returns the available and total memory in bytes, from `proc_meminfo(5)`.
 fn memory(meminfo: &str) -> (u64, u64) {
     let field = |name: &str| {

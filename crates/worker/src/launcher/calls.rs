@@ -39,6 +39,7 @@ use tokio::sync::mpsc;
 use super::amounts::GrantedAmounts;
 use super::template::CompiledTemplate;
 use crate::clock;
+use crate::overview::memory_available;
 use crate::values::{Reference, ValueFile, ValueStore};
 use ends::{keep, kill_requested, long_end, usage_of, value_of};
 pub(super) use interpreter::Interpreter;
@@ -57,6 +58,10 @@ const VALUES_MAX: usize = 256 << 20;
 /// turns.
 const SPARE_MAX: usize = 2;
 
+/// How long an interpreter stays idle. Its modules and what `init` loaded take memory that no
+/// request counts.
+const IDLE_TIME_MAX: Duration = Duration::from_mins(1);
+
 /// The properties that calls must have in common to share an interpreter.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
@@ -68,18 +73,38 @@ pub(super) struct Kind {
     pub(super) memory_limit: Option<u64>,
 }
 
-impl PartialEq for Kind {
-    fn eq(&self, other: &Self) -> bool {
-        let (ours, theirs) = (&self.template, &other.template);
+impl Kind {
+    /// Returns whether calls of both templates can share an interpreter.
+    pub(super) fn is_shared(ours: &Arc<TaskTemplate>, theirs: &Arc<TaskTemplate>) -> bool {
         // Usually both have the same template. But each submit has its own template, which may
         // equal an earlier one.
-        let is_same = Arc::ptr_eq(ours, theirs)
+        Arc::ptr_eq(ours, theirs)
             || ours.args == theirs.args
                 && ours.env == theirs.env
                 && ours.stdin == theirs.stdin
                 && ours.stop == theirs.stop
-                && ours.requests == theirs.requests;
-        is_same
+                && ours.requests == theirs.requests
+    }
+
+    /// Returns whether `fixed` of another process names a GPU of this kind.
+    fn shares_gpu(&self, fixed: &[(String, String)]) -> bool {
+        let meets = |ours: &str, theirs: &str| {
+            ours.split(',')
+                .any(|gpu| theirs.split(',').any(|other| gpu == other))
+        };
+        self.fixed.iter().any(|(name, ours)| {
+            // An idle interpreter does not use its cpus.
+            name != "OMP_PLACES"
+                && fixed
+                    .iter()
+                    .any(|(other, theirs)| name == other && meets(ours, theirs))
+        })
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        Self::is_shared(&self.template, &other.template)
             && self.variant == other.variant
             && self.fixed == other.fixed
             && self.memory_limit == other.memory_limit
@@ -375,26 +400,50 @@ impl CallPool {
         self.interpreters.get_mut(&id)
     }
 
-    /// Returns the surplus idle interpreters, the longest idle first.
-    pub(super) fn surplus(&mut self) -> Vec<Token> {
-        let mut idle: Vec<(Time, u64)> = self
-            .interpreters
-            .iter()
-            .filter(|(_, one)| one.lane.is_none() && !one.is_ending)
-            .map(|(id, one)| (one.idle_since, *id))
-            .collect();
-        if idle.len() <= self.idle_max {
-            return Vec::new();
-        }
+    /// Returns the surplus idle interpreters and those that were idle for [`IDLE_TIME_MAX`], the
+    /// longest idle first.
+    pub(super) fn surplus(&mut self, now: Time) -> Vec<Token> {
+        let mut idle: Vec<Time> = self.all_idle().map(|(_, one)| one.idle_since).collect();
         // The longest idle ones end first.
         idle.sort_unstable();
-        idle.truncate(idle.len() - self.idle_max);
-        for (_, id) in &idle {
+        let surplus = idle.len().saturating_sub(self.idle_max);
+        let kept_since = idle.get(surplus).copied();
+        self.end_idle(|one| {
+            now.since(one.idle_since) >= IDLE_TIME_MAX
+                || kept_since.is_none_or(|since| one.idle_since < since)
+        })
+    }
+
+    pub(super) fn has_idle(&self) -> bool {
+        self.all_idle().next().is_some()
+    }
+
+    fn all_idle(&self) -> impl Iterator<Item = (u64, &Interpreter)> {
+        let all = self.interpreters.iter().map(|(id, one)| (*id, one));
+        all.filter(|(_, one)| one.lane.is_none() && !one.is_ending)
+    }
+
+    /// Returns the idle interpreters that hold a GPU of `fixed` or, if memory is needed, all of
+    /// them. `memory_kib` is what the new process requests.
+    pub(super) fn in_the_way(
+        &mut self,
+        fixed: &[(String, String)],
+        memory_kib: Option<u64>,
+    ) -> Vec<Token> {
+        let is_short = memory_kib.is_some_and(|kib| memory_available() / 1024 < kib);
+        self.end_idle(|one| is_short || one.recipe.kind.shares_gpu(fixed))
+    }
+
+    /// Asks idle interpreters to end and returns them.
+    pub(super) fn end_idle(&mut self, is_needless: impl Fn(&Interpreter) -> bool) -> Vec<Token> {
+        let idle = self.all_idle().filter(|(_, one)| is_needless(one));
+        let idle: Vec<u64> = idle.map(|(id, _)| id).collect();
+        for id in &idle {
             if let Some(one) = self.interpreters.get_mut(id) {
-                one.is_ending = true;
+                one.hang_up();
             }
         }
-        idle.into_iter().map(|(_, id)| Token(id)).collect()
+        idle.into_iter().map(Token).collect()
     }
 
     /// Sends queued calls as long as they fit.

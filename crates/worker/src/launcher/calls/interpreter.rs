@@ -172,6 +172,14 @@ impl Interpreter {
         self.is_ready && !self.is_ending && !self.is_shrinking
     }
 
+    /// Asks the interpreter to end, as if the worker were gone. Threads that calls have left behind
+    /// get some time.
+    pub(super) fn hang_up(&mut self) {
+        self.is_ending = true;
+        // An interpreter that has just died is not connected.
+        let _ = self.inbox.0.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Sends the program and the context.
     fn introduce(&self) -> io::Result<()> {
         send(&self.inbox.0, PROGRAM, SendFlags::DONTWAIT)?;
@@ -267,7 +275,10 @@ impl Interpreter {
         }
         let mut buffer = vec![0; PACKET_MAX];
         let mut back = Vec::new();
-        while let Ok((len, _)) = recv(&self.theirs, &mut buffer[..], RecvFlags::DONTWAIT) {
+        while let Ok((len, _)) = recv(&self.theirs, &mut buffer[..], RecvFlags::DONTWAIT)
+            // The end of a socket that was hung up.
+            && len > 0
+        {
             let token = buffer.get(..len).and_then(packet::token_of);
             back.extend(token.and_then(|token| self.take_sent(LaunchToken(token))));
         }

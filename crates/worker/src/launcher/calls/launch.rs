@@ -10,18 +10,22 @@ use std::time::Duration;
 
 use hq_core::outcome::Usage;
 use hq_core::resource::pool::PoolSet;
-use hq_core::template::PinMode;
+use hq_core::template::{PinMode, TaskTemplate};
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
 
 use super::interpreter::Ends;
 use super::{Call, Interpreter, Kind, PendingInterpreter, Recipe, cannot_prepare, needs};
-use crate::launcher::amounts::given_to;
+use crate::clock;
+use crate::launcher::amounts::{given_to, memory_of};
 use crate::launcher::memory::{MemoryOveruse, MemoryWatch};
 use crate::launcher::template::CompiledTemplate;
 use crate::launcher::{SIGKILL, TaskLauncher, failure};
 use crate::leftovers::MARK;
+
+/// How long an idle interpreter may take to end. Its threads get 5 seconds (python/hq/_interpreter.py).
+const LEAVE_MAX: Duration = Duration::from_secs(10);
 
 impl TaskLauncher {
     /// Passes a call to an interpreter. Starts an interpreter if none is available.
@@ -76,15 +80,14 @@ impl TaskLauncher {
             return Ok(());
         };
         let recipe = self.recipe(&call, task, pools, (kind, cwd))?;
+        self.make_room(task, pools);
         self.start_interpreter(PendingInterpreter {
             lane: task.lane,
             recipe,
             calls: VecDeque::from([call]),
         });
         // The new interpreter may push the number of idle ones above the limit.
-        for surplus in self.calls.surplus() {
-            self.kill_interpreter(surplus);
-        }
+        self.end_surplus();
         Ok(())
     }
 
@@ -175,8 +178,42 @@ impl TaskLauncher {
         self.engine.spawn(Token(id), plan);
     }
 
-    fn kill_interpreter(&self, token: Token) {
-        self.engine.terminate(token, Termination::KILL);
+    /// Kills interpreters that were asked to end and do not.
+    fn end_idle(&self, tokens: Vec<Token>) {
+        let leave = Termination {
+            signal: rustix::process::Signal::CONT.as_raw(),
+            grace: LEAVE_MAX,
+        };
+        for token in tokens {
+            self.engine.terminate(token, leave);
+        }
+    }
+
+    /// Ends interpreters that are no longer of use.
+    pub(crate) fn end_surplus(&mut self) {
+        let surplus = self.calls.surplus(clock::now().mono);
+        self.end_idle(surplus);
+    }
+
+    /// Ends the idle interpreters of a template of a completed job.
+    pub(in crate::launcher) fn end_idle_of(&mut self, template: &Arc<TaskTemplate>) {
+        let is_theirs = |one: &Interpreter| Kind::is_shared(&one.recipe.kind.template, template);
+        let idle = self.calls.end_idle(is_theirs);
+        self.end_idle(idle);
+    }
+
+    /// Ends idle interpreters whose GPUs or memory a task needs.
+    pub(in crate::launcher) fn make_room(&mut self, task: &LaunchTask, pools: &PoolSet) {
+        if !self.calls.has_idle() {
+            return;
+        }
+        let Ok(compiled) = self.compiled(task, pools) else {
+            // The launch fails for the same reason.
+            return;
+        };
+        let fixed = compiled.index_values(task, pools).fixed;
+        let idle = self.calls.in_the_way(&fixed, memory_of(task, pools));
+        self.end_idle(idle);
     }
 
     /// Ends a call. If it has begun, its interpreter is killed with it.
@@ -197,7 +234,8 @@ impl TaskLauncher {
     pub(in crate::launcher) fn end_interpreter_for_memory(&mut self, excess: MemoryOveruse) {
         if let Some(interpreter) = self.calls.get_mut(excess.token.0) {
             interpreter.excess = Some(excess);
-            self.kill_interpreter(Token(excess.token.0));
+            self.engine
+                .terminate(Token(excess.token.0), Termination::KILL);
         }
     }
 

@@ -486,18 +486,31 @@ async fn of_more_idle_interpreters_than_are_of_use_the_longest_idle_ends() {
         bench.hear().await;
         fakes.push(fake);
     }
-    assert!(bench.pool.surplus().is_empty(), "they are busy");
+    assert!(
+        bench.pool.surplus(clock::now().mono).is_empty(),
+        "they are busy"
+    );
     for (token, fake) in (1..).zip(&fakes) {
         fake.answer(token, None, b"", 0);
         bench.hear().await;
     }
-    assert!(bench.pool.surplus().is_empty(), "two are of use");
+    assert!(
+        bench.pool.surplus(clock::now().mono).is_empty(),
+        "two are of use"
+    );
     bench.pool.idle_max = 1;
-    assert_eq!(bench.pool.surplus(), [Token(fakes[0].id)]);
-    assert!(bench.pool.surplus().is_empty(), "each is ended once");
+    assert_eq!(bench.pool.surplus(clock::now().mono), [Token(fakes[0].id)]);
+    assert!(
+        bench.pool.surplus(clock::now().mono).is_empty(),
+        "each is ended once"
+    );
     // The other one has the next call, whose memory is still warm.
     assert!(bench.push_to(LaunchToken(3), 3, b"payload").is_none());
     assert!(fakes[1].take_call().is_some());
+    fakes[1].answer(3, None, b"", 0);
+    bench.hear().await;
+    let later = Time(clock::now().mono.0 + 61_000_000_000);
+    assert_eq!(bench.pool.surplus(later), [Token(fakes[1].id)]);
 }
 
 fn stdout_to(bench: &mut Bench, path: &Path, remove_if_finished: bool) {
