@@ -216,11 +216,11 @@ class NeedFailed(Exception):
         self.error = error
 
 
-class _Pickler(pickle.Pickler):
-    """Detects objects that a worker could not find."""
+class _Replacing:
+    """The first base class of picklers: replaces what :class:`Needs` does. :meth:`other` reduces the remaining objects."""
 
     def __init__(self, file: io.BytesIO, needs: Needs | None, buffers: list[Any] | None) -> None:
-        super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[no-untyped-call]
+        super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[call-arg, no-untyped-call]
         self.needs = needs
 
     def reducer_override(self, obj: Any) -> Any:
@@ -228,6 +228,16 @@ class _Pickler(pickle.Pickler):
             replaced = self.needs.replace(obj)
             if replaced is not NotImplemented:
                 return replaced
+        return self.other(obj)
+
+    def other(self, obj: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Pickler(_Replacing, pickle.Pickler):
+    """Detects objects that a worker could not find."""
+
+    def other(self, obj: Any) -> Any:
         if isinstance(obj, _FUNCTIONS):
             if _has_no_name(obj):
                 raise _ByValue
@@ -236,19 +246,14 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-class _CodePickler(pickle.Pickler):
+class _CodePickler(_Replacing, pickle.Pickler):
     """Sends functions without a name by their code."""
 
     def __init__(self, file: io.BytesIO, needs: Needs | None, buffers: list[Any] | None) -> None:
-        super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[no-untyped-call]
-        self.needs = needs
+        super().__init__(file, needs, buffers)
         self.under_way: set[int] = set()
 
-    def reducer_override(self, obj: Any) -> Any:
-        if self.needs is not None:
-            replaced = self.needs.replace(obj)
-            if replaced is not NotImplemented:
-                return replaced
+    def other(self, obj: Any) -> Any:
         if isinstance(obj, type) and obj.__module__ == "__main__":
             raise NotPicklable(
                 f"the class {obj.__qualname__} of __main__ can only be sent with cloudpickle (pip install cloudpickle), or "
@@ -281,19 +286,14 @@ class _CodePickler(pickle.Pickler):
         return eval, (code, parts), (obj.__dict__, own)
 
 
-class _ByName(pickle.Pickler):
+class _ByName(_Replacing, pickle.Pickler):
     """Refers to functions and classes of the script by name. Interpreters import the script for this, as `multiprocessing` does."""
 
     def __init__(self, file: io.BytesIO, needs: Needs | None, buffers: list[Any] | None, script: tuple[Any, ...]) -> None:
-        super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[no-untyped-call]
-        self.needs = needs
+        super().__init__(file, needs, buffers)
         self.script = script
 
-    def reducer_override(self, obj: Any) -> Any:
-        if self.needs is not None:
-            replaced = self.needs.replace(obj)
-            if replaced is not NotImplemented:
-                return replaced
+    def other(self, obj: Any) -> Any:
         if isinstance(obj, (*_FUNCTIONS, type)) and obj.__module__ == "__main__" and _is_in_module(obj):
             return _hq_values.find, (*self.script, obj.__qualname__)
         return NotImplemented
@@ -401,22 +401,14 @@ def _dump_by_name(value: Any, needs: Needs | None, buffers: list[Any] | None) ->
 
 @functools.lru_cache(maxsize=1)
 def _cloud_pickler(cloudpickle: Any) -> Any:
-    class CloudPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        def __init__(self, file: io.BytesIO, needs: Needs | None, buffers: list[Any] | None) -> None:
-            super().__init__(file, PROTOCOL, buffer_callback=keep_in(buffers))  # type: ignore[no-untyped-call]
-            self.needs = needs
-
-        def reducer_override(self, obj: Any) -> Any:
-            if self.needs is not None:
-                replaced = self.needs.replace(obj)
-                if replaced is not NotImplemented:
-                    return replaced
+    class CloudPickler(_Replacing, cloudpickle.CloudPickler):  # type: ignore[misc]
+        def other(self, obj: Any) -> Any:
             if isinstance(obj, types.CodeType):
                 # cloudpickle 3.1.3 drops the name of the file, which tracebacks need.
                 return marshal.loads, (marshal.dumps(obj),)
             if isinstance(obj, functools._lru_cache_wrapper) and _has_no_name(obj):
                 return _reduce_cached(obj)
-            return super().reducer_override(obj)
+            return cloudpickle.CloudPickler.reducer_override(self, obj)
 
     return CloudPickler
 
