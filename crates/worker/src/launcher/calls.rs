@@ -475,7 +475,7 @@ impl CallPool {
                 }
             }
         }
-        note_turn(interpreter, &mut self.events);
+        note_turn(interpreter, clock::now().mono, &mut self.events);
         self.release_if_idle(id);
     }
 
@@ -552,11 +552,11 @@ impl CallPool {
         self.pump(id);
     }
 
-    /// Records that the process of an interpreter is running.
-    pub(super) fn on_started(&mut self, id: u64, pid: u32) {
+    /// Records that the process of an interpreter is running. Its creation began at `at`.
+    pub(super) fn on_started(&mut self, id: u64, pid: u32, at: Time) {
         if let Some(interpreter) = self.interpreters.get_mut(&id) {
             interpreter.pid = Some(pid);
-            note_turn(interpreter, &mut self.events);
+            note_turn(interpreter, at, &mut self.events);
         }
     }
 
@@ -692,7 +692,7 @@ fn cannot_prepare(error: &io::Error) -> LaunchFailure {
 }
 
 /// Marks the first call of an interpreter as started.
-fn note_turn(interpreter: &mut Interpreter, events: &mut Vec<LaunchEvent>) {
+fn note_turn(interpreter: &mut Interpreter, at: Time, events: &mut Vec<LaunchEvent>) {
     let cpu = interpreter.cpu.sum();
     let first = match interpreter.sent.front_mut() {
         Some(first) => Some(first),
@@ -703,7 +703,6 @@ fn note_turn(interpreter: &mut Interpreter, events: &mut Vec<LaunchEvent>) {
         None => None,
     };
     if let Some(call) = first.filter(|call| call.since.is_none()) {
-        let at = clock::now().mono;
         call.since = Some(at);
         call.cpu_before = cpu;
         events.push(LaunchEvent::Started {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use hq_core::outcome::Usage;
 use hq_core::resource::pool::PoolSet;
 use hq_core::template::{PinMode, TaskTemplate};
+use hq_core::time::Time;
 use hq_core::worker_state::{ExitStatus, LaunchEvent, LaunchFailure, LaunchTask, LaunchToken};
 use hq_spawn::{Event, SpawnPlan, Stdio, Termination, Token};
 use serde_json::json;
@@ -243,8 +244,8 @@ impl TaskLauncher {
     pub(in crate::launcher) fn on_interpreter_event(&mut self, event: Event) {
         let id = event.token().0;
         match event {
-            Event::Started { pid, .. } => {
-                self.calls.on_started(id, pid);
+            Event::Started { pid, at, .. } => {
+                self.calls.on_started(id, pid, Time(at.0));
                 let limit = self.calls.get_mut(id).and_then(|one| match one.group {
                     // The kernel enforces the limit of a group.
                     Some(_) => None,

@@ -183,7 +183,7 @@ impl Bench {
     /// An interpreter that is ready, with calls 1 to `calls`.
     async fn ready(&mut self, calls: u64) -> Fake {
         let fake = self.push(1).expect("the first one");
-        self.pool.on_started(fake.id, 1);
+        self.pool.on_started(fake.id, 1, clock::now().mono);
         for token in 2..=calls {
             assert!(self.push(token).is_none(), "there is one");
         }
@@ -272,7 +272,12 @@ async fn a_call_waits_until_its_interpreter_is_ready_and_counts_as_started_with_
     assert_eq!(fake.take(), None, "it might never be ready");
     bench.note();
     assert!(bench.events.is_empty(), "it is being created");
-    bench.pool.on_started(fake.id, 1);
+    bench.pool.on_started(fake.id, 1, Time(77));
+    // The launcher reports the start late.
+    assert!(matches!(
+        bench.pool.events[..],
+        [LaunchEvent::Started { at: Time(77), .. }]
+    ));
     bench.expect(&["started 1"]).await;
     assert!(bench.pool.has(LaunchToken(2)) && !bench.pool.has(LaunchToken(3)));
     assert!(bench.pool.stop_of(LaunchToken(2)).is_some());
@@ -300,7 +305,7 @@ async fn only_a_call_that_has_not_begun_is_taken_back() {
 async fn a_call_that_has_started_with_its_interpreter_can_still_be_told_to_end() {
     let mut bench = Bench::new();
     let fake = bench.push(1).expect("the first one");
-    bench.pool.on_started(fake.id, 1);
+    bench.pool.on_started(fake.id, 1, clock::now().mono);
     fake.is_ready();
     bench.hear().await;
     bench.expect(&["started 1"]).await;
@@ -365,7 +370,7 @@ async fn an_interpreter_that_was_never_ready_fails_all_its_calls_with_its_last_w
     let mut bench = Bench::new();
     let mut fake = bench.push(1).expect("the first one");
     bench.push(2);
-    bench.pool.on_started(fake.id, 1);
+    bench.pool.on_started(fake.id, 1, clock::now().mono);
     writeln!(fake.outputs[1], "No module named 'x'").expect("a file");
     let wanted = bench
         .pool
