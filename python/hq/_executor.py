@@ -37,14 +37,16 @@ from typing import (
 
 from . import _pickle
 from ._bridge import Bridge
+from ._calls import Call, begin
 from ._fit import Machine
 from ._future import CallFuture, Continuation
 from ._interpreter import INLINE_MAX
 from ._pickle import Needs
 from ._program import Argument, ProgramFuture, submit_program
+from ._receiver import times_in
 from ._spec import CrashLimit, Resources, make_context, make_spec, parse_bytes
 from ._spool import Spool, left_of, sweep_once
-from ._state import Call, State, begin, states, times_in
+from ._state import State, states
 from .errors import HqError, NotPicklable, ServerGone, ValueTooLarge
 
 T = TypeVar("T")

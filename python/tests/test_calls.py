@@ -16,8 +16,8 @@ from conftest import Cluster, wait_for
 
 import hq
 from hq._bridge import Bridge
+from hq._calls import Call
 from hq._future import CallFuture
-from hq._state import Call
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,10 @@ import pytest
 from conftest import wait_for
 
 import hq
+from hq._calls import Call
 from hq._future import CallFuture
 from hq._spool import Spool
-from hq._state import Call, State
+from hq._state import State
 
 LONG = 1 << 20
 

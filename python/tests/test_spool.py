@@ -15,7 +15,7 @@ import pytest
 from conftest import wait_for
 
 import hq
-from hq import _spool, _state
+from hq import _sender, _spool
 from hq._interpreter import NEW, own_dir, own_file
 
 LONG = 2 << 20
@@ -236,7 +236,7 @@ def test_long_arguments_find_a_place_after_a_cleaner_has_removed_it(gate, tmp_pa
 
 def test_who_only_waits_gives_signs_of_life(gate, tmp_path, monkeypatch):
     monkeypatch.setattr(_spool, "_SIGN", 0.2)
-    monkeypatch.setattr(_state, "_LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(_sender, "_LOOK_AGAIN", 0.05)
     with hq.Executor(1, local=True, values=tmp_path):
         [owner] = tmp_path.glob(".hq-values-*/owner")
         os.utime(owner, (0, 0))
