@@ -557,9 +557,10 @@ fn limits_are_set_and_removed_as_with_commands() {
     assert_eq!(delete("/api/v1/limits/db?force=true").status, 200);
     assert_eq!(delete("/api/v1/limits/db").status, 404);
     env.hq(&["limit", "list"]).says("| api  | 50/s ").ok();
-    let read = std::fs::read_to_string(token_path(&env).with_file_name("http-read-token"));
+    let file = |name| std::fs::read_to_string(token_path(&env).with_file_name(name));
+    let read = file("http-read-token");
     let reader = Site {
-        address: site.address.clone(),
+        address: file("http-address").expect("the address"),
         token: read.expect("the token for reading"),
     };
     assert_eq!(reader.get("/api/v1/limits").status, 200);

@@ -44,6 +44,8 @@ pub(crate) use tokens::Tokens;
 
 /// The name of the file with the token, in the instance directory.
 const TOKEN_FILE_NAME: &str = "http-token";
+/// The name of the file with the address.
+const ADDRESS_FILE_NAME: &str = "http-address";
 /// The name of the file with the read-only token.
 const READ_TOKEN_FILE_NAME: &str = "http-read-token";
 
@@ -85,6 +87,8 @@ impl HttpServer {
     ///
     /// Returns an error if a file cannot be written.
     pub(crate) fn publish(&self) -> io::Result<()> {
+        let address = self.address.to_string();
+        hq_private::replace_file(&self.dir.join(ADDRESS_FILE_NAME), address.as_bytes())?;
         self.token.store(&self.dir.join(TOKEN_FILE_NAME))?;
         self.read_token.store(&self.dir.join(READ_TOKEN_FILE_NAME))
     }
