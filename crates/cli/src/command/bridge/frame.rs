@@ -3,6 +3,7 @@
 use std::io;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use rustix::fs::FileType;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
@@ -36,7 +37,7 @@ pub(super) type Out = mpsc::Sender<Frame>;
 
 fn broken(error: &io::Error) -> CliError {
     CliError::caused(
-        "`hq bridge` is for programs: standard input and output must be pipes",
+        "`hq bridge` is for programs: standard input and output must be pipes or sockets",
         error,
     )
 }
@@ -53,8 +54,25 @@ impl Frames {
 
     /// Opens the reader and the writer. Must be called inside a runtime.
     pub(super) fn open(self) -> CliResult<(Reader, pipe::Sender)> {
-        let input = pipe::Receiver::from_owned_fd(self.input).map_err(|e| broken(&e))?;
-        let output = pipe::Sender::from_owned_fd(self.output).map_err(|e| broken(&e))?;
+        let is_socket = |fd: &std::os::fd::OwnedFd| {
+            let found = rustix::fs::fstat(fd).map(|found| FileType::from_raw_mode(found.st_mode));
+            found == Ok(FileType::Socket) && rustix::io::ioctl_fionbio(fd, true).is_ok()
+        };
+        // Node.js and other programs that use libuv give their children sockets.
+        let input = if is_socket(&self.input) {
+            pipe::Receiver::from_owned_fd_unchecked(self.input)
+        } else {
+            pipe::Receiver::from_owned_fd(self.input)
+        };
+        let output = if is_socket(&self.output) {
+            pipe::Sender::from_owned_fd_unchecked(self.output)
+        } else {
+            pipe::Sender::from_owned_fd(self.output)
+        };
+        let (input, output) = (
+            input.map_err(|e| broken(&e))?,
+            output.map_err(|e| broken(&e))?,
+        );
         Ok((
             Reader {
                 input,
