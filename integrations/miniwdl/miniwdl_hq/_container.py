@@ -74,6 +74,9 @@ class HqContainer(TaskContainer):
     def process_runtime(self, logger: Any, runtime_eval: Dict[str, Any]) -> None:
         super().process_runtime(logger, runtime_eval)
         self.runtime_values.setdefault("cpu", 1)
+        for name in ("docker", "container"):
+            if name in runtime_eval:
+                logger.warning(_("ignored, because hq uses no containers: programs must be on the nodes", **{name: str(runtime_eval[name])}))
         for name in ("time_minutes", "gpuCount"):
             if name in runtime_eval:
                 self.runtime_values[name] = max(0, runtime_eval[name].coerce(Type.Int()).value)

@@ -273,7 +273,8 @@ class HqExecutor(core.Executor):
             # Begun again after the loss of a node: what is there is what submitit reads.
             f"if [ -e {self._path('%j_%t_result.pkl')} ]; then echo 'the result is there' >&2; exit 0; fi",
             *(self.parameters.get("setup") or ()),
-            f"export SUBMITIT_HQ_SIGNAL_AT=$(($(date +%s) + {int(max(1, limit - delay))}))",
+            # With a limit that is shorter than the delay, the signal would come before the start.
+            f"export SUBMITIT_HQ_SIGNAL_AT=$(($(date +%s) + {int(max(1, limit - (delay if delay < limit else limit / 2)))}))",
             f"export SUBMITIT_EXECUTOR=hq SUBMITIT_HQ_TASKS={count} SUBMITIT_HQ_NODES=1 SUBMITIT_HQ_NODE=0 SUBMITIT_HQ_RANK=0",
             *([] if with_stderr else ["exec 2>&1"]),
         ]
