@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,13 @@ def run(path, *command):
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs(tmp_path, example):
     assert WORDS[example.name] in run(tmp_path, str(example))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_a_client_in_another_language_runs(tmp_path):
+    command = ["node", str(DOCS / "examples/bridge.js"), "--local"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert ran.stdout == "3 of 3 programs finished\nthe sum is 155\n", ran.stderr
 
 
 def test_the_notebook_runs(tmp_path):
