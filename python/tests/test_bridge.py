@@ -21,3 +21,12 @@ def test_the_bridge_talks_over_sockets_as_nodejs_makes_them():
         assert json.loads(answers.read(size)) == {"ev": "answer", "id": 1, "value": 1}
     assert bridge.wait(60) == 0
     reads.close()
+
+
+def test_a_malformed_frame_is_reported_before_the_end():
+    command = [os.environ["HQ_BINARY"], "bridge", "--local"]
+    ran = subprocess.run(command, input=struct.pack("<II", 7, 3) + b"{]}", capture_output=True, timeout=60)
+    assert ran.returncode == 1
+    (length,) = struct.unpack("<I", ran.stdout[:4])
+    fatal = json.loads(ran.stdout[4 + length + 8 :])
+    assert fatal["ev"] == "fatal" and "A frame with invalid JSON" in fatal["text"]

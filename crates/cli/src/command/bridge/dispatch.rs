@@ -23,6 +23,9 @@ use crate::command::submit::current_dir;
 use crate::error::{CliError, CliResult};
 use crate::version::VERSION;
 
+/// How long the program may take to read the frame about an error that ends the bridge.
+const FATAL_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The maximum number of batches that wait for the server. Above it, the bridge stops reading, and
 /// calls accumulate in the program.
 const BATCHES_MAX: usize = 4;
@@ -105,16 +108,19 @@ enum Op {
 pub(super) async fn serve(frames: Frames, dialer: Dialer) -> CliResult<()> {
     let (mut reader, output) = frames.open()?;
     let (out, queue) = frame::queue();
-    let writer = tokio::spawn(frame::write(output, queue));
+    let mut writer = tokio::spawn(frame::write(output, queue));
     let shared = Shared {
         dialer,
         out,
         templates: Arc::new(Templates::default()),
     };
     let result = serve_frames(&mut reader, &shared).await;
-    drop(shared);
     if let Err(error) = &result {
         tracing::error!("{}", error.text().unwrap_or_default());
+        tell(&shared, &json!({"ev": "fatal", "text": error.text()})).await;
+        drop(shared);
+        // The writer ends by itself only if no request is unanswered.
+        let _ = tokio::time::timeout(FATAL_PATIENCE, &mut writer).await;
     }
     writer.abort();
     result
