@@ -61,3 +61,18 @@ def test_an_idle_interpreter_makes_room_for_tasks(tmp_path, wanted):
             assert executor.submit(os.getpid).result() != pid
     finally:
         cluster.end()
+
+
+def call_inside(server_dir):
+    with hq.Executor(server_dir=server_dir) as inner:
+        return inner.submit(abs, -3).result()
+
+
+def test_a_call_that_waits_for_a_call_keeps_its_cpus(cluster):
+    """Documented: with another cpu, both go on."""
+    with hq.Executor(server_dir=cluster.dir, resources={"cpus": 2}) as executor:
+        future = executor.submit(call_inside, cluster.dir)
+        wait_for(lambda: "ready to run" in cluster.ask("task", "explain", "2.0").stdout, "the inner call waits")
+        assert not future.done()
+        cluster.start_worker(1)
+        assert future.result(60) == 3
