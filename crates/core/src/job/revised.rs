@@ -450,10 +450,18 @@ impl Submit {
         for (from, to, _) in self.changes(from, to) {
             // The tasks of an array have the same template.
             let count = if is_array { 1 } else { BEFORE_TASKS_MAX };
+            let mut last = None;
             for index in from..to.min(from.saturating_add(count)) {
                 if all.len() == BEFORE_MAX {
                     return;
                 }
+                let submitted = self.submitted_definition(index);
+                let submitted = submitted.map(|task| change.replaced(task));
+                // Most tasks of a graph have the same values. A changed template costs a copy.
+                if submitted == last {
+                    continue;
+                }
+                last = submitted;
                 let task = self.asked_definition(index);
                 let values = task.map(|task| change.replaced(&task));
                 all.extend(values.filter(|values| !all.contains(values)));
