@@ -14,7 +14,7 @@ use crate::bound::Rate;
 use crate::class::ClassId;
 use crate::growth::MEMORY;
 use crate::id::JobId;
-use crate::range::{IdArray, IdRange};
+use crate::range::{IdArray, IdRange, IndexSet};
 use crate::resource::amount::Amount;
 use crate::resource::request::{Policy, RequestVariants, ResourceEntry};
 use crate::template::{CrashLimit, TaskTemplate};
@@ -439,29 +439,25 @@ impl Submit {
         self.priority_max = self.priority_max.max(change.priority.unwrap_or(i32::MIN));
     }
 
-    /// Adds the values of the tasks in `from..to` that a change replaces.
-    fn note_replaced(
-        &self,
-        (from, to): (u32, u32),
-        change: &TaskChange,
-        all: &mut Vec<TaskChange>,
-    ) {
+    /// Adds the values of tasks that a change replaces.
+    fn note_replaced(&self, tasks: &IndexSet, change: &TaskChange, all: &mut Vec<TaskChange>) {
         let is_array = matches!(self.kind, SubmitKind::Array { .. });
-        for (from, to, _) in self.changes(from, to) {
+        let mut last = None;
+        let parts = tasks.ranges().flat_map(|(from, to)| self.changes(from, to));
+        for (from, to, had) in parts {
             // The tasks of an array have the same template.
             let count = if is_array { 1 } else { BEFORE_TASKS_MAX };
-            let mut last = None;
             for index in from..to.min(from.saturating_add(count)) {
                 if all.len() == BEFORE_MAX {
                     return;
                 }
                 let submitted = self.submitted_definition(index);
-                let submitted = submitted.map(|task| change.replaced(task));
-                // Most tasks of a graph have the same values. A changed template costs a copy.
-                if submitted == last {
+                let values = (submitted.map(|task| change.replaced(task)), had);
+                // Most tasks have the same values. A changed template costs a copy.
+                if last.as_ref() == Some(&values) {
                     continue;
                 }
-                last = submitted;
+                last = Some(values);
                 let task = self.asked_definition(index);
                 let values = task.map(|task| change.replaced(&task));
                 all.extend(values.filter(|values| !all.contains(values)));
@@ -520,8 +516,8 @@ impl Job {
                 let Some(submit) = submit.filter(|_| !change.is_empty()) else {
                     continue;
                 };
+                submit.note_replaced(tasks, change, &mut before);
                 for (from, to) in tasks.ranges() {
-                    submit.note_replaced((from, to), change, &mut before);
                     submit.revise(from, to, change, false);
                 }
             }
