@@ -409,3 +409,40 @@ fn a_new_rate_applies_at_once_and_a_resubmit_needs_its_limits() {
     let text = format!("{:?}", reply(&effects));
     assert!(text.contains("UnknownLimit"), "{text}");
 }
+
+#[test]
+fn tasks_that_are_not_sent_ahead_hide_no_others_and_cause_no_rounds() {
+    let mut bench = Bench::new();
+    set(&mut bench, "db", "100000").expect("valid");
+    for _ in 0..16 {
+        bench.worker(64);
+    }
+    let limited = bench.submit(limited(urgent(5_000, 5), &[("db", 1)]));
+    let late = bench.submit(wide(3_000, 2));
+    assert_eq!(bench.counts(limited).running, 16 * 64);
+    let workers: Vec<WorkerId> = bench.state.workers().keys().copied().collect();
+    let late_ones = |worker: &WorkerId| {
+        let assigned = bench.state.workers()[worker].assigned();
+        assigned.keys().any(|task| task.job == late)
+    };
+    assert!(
+        workers.iter().any(late_ones),
+        "less urgent tasks wait there"
+    );
+}
+
+#[test]
+fn a_job_needs_workers_for_tasks_that_no_limit_of_the_server_keeps_back() {
+    let mut bench = Bench::new();
+    set(&mut bench, "db", "1").expect("valid");
+    let worker = bench.worker(1);
+    bench.submit(limited(tasks(1), &[("db", 1)]));
+    assert_eq!(placed(&bench, worker), 1);
+    let job = bench.open(None);
+    let blocked = numbered(ArrayIds::Next(5), urgent(0, 5));
+    bench.submit(with_max(into(job, limited(blocked, &[("db", 1)])), 5));
+    let free = numbered(ArrayIds::Next(5), wide(0, 2));
+    bench.submit(with_max(into(job, free), 5));
+    let counts = bench.state.needed_counts();
+    assert_eq!(counts.map(|(_, count)| count).sum::<u64>(), 5);
+}

@@ -36,7 +36,7 @@ struct LimitedGroups {
     /// The groups with the same limits of the server, by the set of these limits.
     families: BTreeMap<SetId, Family>,
     len: u64,
-    /// The families, as far as the limits of the server let their tasks start too.
+    /// The families with tasks that the limits of the server also let start.
     open: Members,
 }
 
@@ -48,7 +48,7 @@ struct Family {
     groups: Members,
 }
 
-/// The tasks that may start of several groups or families.
+/// The startable tasks of several groups or families.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Members {
     startable: u64,
@@ -56,7 +56,7 @@ struct Members {
     fronts: BTreeSet<(Entry, SetId)>,
 }
 
-/// The tasks that may start of one group or family, and their first entry.
+/// The startable tasks of one group or family, and their first entry.
 #[derive(Clone, Copy)]
 struct Member {
     startable: u64,
@@ -120,6 +120,13 @@ impl ClassQueue {
         self.plain.len + limited.map_or(0, |limited| limited.open.startable)
     }
 
+    /// Returns the number of tasks that may be sent ahead of their turn, if others may not: tasks
+    /// that share limits with other jobs.
+    pub(super) fn ahead(&self) -> Option<u64> {
+        self.limited.as_ref()?;
+        Some(self.plain.len + self.allowed(UNLIMITED))
+    }
+
     /// Returns the number of tasks that may start and have the same limits of the server as a
     /// group.
     pub(super) fn startable_with(&self, at: GroupAt) -> u64 {
@@ -179,7 +186,7 @@ impl ClassQueue {
         self.plain.front().into_iter().chain(family).min()
     }
 
-    /// Returns the first entry behind `behind` of such a family whose tasks may start.
+    /// Returns the first wanted family after `behind` whose tasks may start, with its first entry.
     pub(super) fn next_family(
         &self,
         behind: Option<(Entry, SetId)>,
@@ -190,8 +197,8 @@ impl ClassQueue {
         open.find(|(_, family)| is_wanted(*family)).copied()
     }
 
-    /// Returns the first submit of a set. For a family, its tasks may start as far as the limit of
-    /// the job allows.
+    /// Returns the first submit of a set. For a family, only submits whose job's limit lets tasks
+    /// start are considered.
     pub(super) fn front_of(&self, set: SetId) -> Option<Entry> {
         match self.family(set) {
             Some(family) => family.groups.fronts.first().map(|(entry, _)| *entry),
@@ -199,7 +206,8 @@ impl ClassQueue {
         }
     }
 
-    /// Returns the next submit of a family, or without limits, and its set.
+    /// Returns the first submit of a family after `behind` whose job's limit lets tasks start, with
+    /// its set.
     pub(super) fn front_behind(
         &self,
         behind: Option<(Entry, SetId)>,
@@ -210,7 +218,7 @@ impl ClassQueue {
         fronts.range((from, Unbounded)).next().copied()
     }
 
-    /// Changes a group of tasks with `f`, and notes the consequences.
+    /// Changes a group of tasks with `f`, and updates the counts.
     pub(super) fn edit<R>(&mut self, at: GroupAt, f: impl FnOnce(&mut Group) -> R) -> R {
         if at.set == UNLIMITED {
             return f(&mut self.plain);

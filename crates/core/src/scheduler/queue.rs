@@ -66,8 +66,8 @@ const SKIPPED_MAX: u32 = 64;
 /// behind another one.
 const RIVALS_MAX: usize = 64;
 
-/// The number of sets of jobs with tasks in several queues whose limits are considered together
-/// when workers are requested.
+/// The maximum number of sets of jobs (see [`TaskLimits::spread`]) whose places count only once when
+/// workers are requested.
 const SPREAD_MAX: usize = 256;
 
 /// The index and the changes that it does not contain yet.
@@ -81,8 +81,7 @@ struct Indexed {
     is_built: bool,
 }
 
-/// How far tasks have been taken from a queue, whose families are merged in the order of their
-/// entries.
+/// The progress of taking tasks from a queue. Its families are merged in the order of their entries.
 #[derive(Debug, Default)]
 struct Walk {
     /// The next entry of each family seen, and of the tasks without limits.
@@ -90,6 +89,8 @@ struct Walk {
     seen: BTreeSet<SetId>,
     /// The last family seen.
     behind: Option<(Entry, SetId)>,
+    /// The next one. `Some(None)` if all have been seen.
+    next: Option<Option<(Entry, SetId)>>,
 }
 
 /// All ready tasks.
@@ -311,15 +312,24 @@ impl ReadyQueue {
         let queue = self.queues.get(&key)?;
         let plain = queue.group(UNLIMITED).and_then(Group::front);
         walk.fronts.extend(plain.map(|entry| (entry, UNLIMITED)));
-        // Tasks that share limits with other jobs must not be sent ahead of their turn.
-        let is_new = |family| (starts || family == UNLIMITED) && !walk.seen.contains(&family);
-        if let Some(next) = queue.next_family(walk.behind, is_new)
+        if !starts {
+            // Tasks that share limits with other jobs must not be sent ahead of their turn.
+            if walk.seen.insert(UNLIMITED) {
+                walk.fronts.extend(queue.front_behind(None, UNLIMITED));
+            }
+            return walk.fronts.pop_first();
+        }
+        if walk.next.is_none() {
+            let is_new = |family| !walk.seen.contains(&family);
+            walk.next = Some(queue.next_family(walk.behind, is_new));
+        }
+        if let Some(Some(next)) = walk.next
             && walk.fronts.first().is_none_or(|first| next.0 < first.0)
         {
             walk.behind = Some(next);
+            walk.next = None;
             walk.seen.insert(next.1);
-            let first = queue.front_behind(None, next.1);
-            walk.fronts.extend(first);
+            walk.fronts.extend(queue.front_behind(None, next.1));
         }
         walk.fronts.pop_first()
     }
@@ -459,6 +469,13 @@ impl ReadyQueue {
         self.queues.get(&key).map_or(0, ClassQueue::startable)
     }
 
+    /// Returns how many tasks of queues may be sent ahead of their turn, for queues of which not all
+    /// may.
+    pub(crate) fn ahead(&self, keys: impl Iterator<Item = QueueKey>) -> BTreeMap<QueueKey, u64> {
+        let limited = keys.filter_map(|key| Some((key, self.queues.get(&key)?.ahead()?)));
+        limited.collect()
+    }
+
     /// Returns the earliest job with a task of a queue that may start.
     pub(crate) fn first_job(&self, key: QueueKey) -> Option<JobId> {
         let (job, _) = self.queues.get(&key)?.front()?;
@@ -494,11 +511,14 @@ impl ReadyQueue {
         let queues = keys.filter_map(|key| Some((key, self.queues.get(&key)?)));
         let counts = queues.map(move |(key, queue)| {
             let mut families: BTreeMap<SetId, u64> = queue.families().collect();
-            for set in self.limits.spread().take(SPREAD_MAX) {
+            let most = if families.is_empty() { 0 } else { SPREAD_MAX };
+            for set in self.limits.spread().take(most) {
                 let at = self.limits.group_at(set);
                 let tasks = queue.group(set).map_or(0, |group| group.len);
                 let tasks = tasks.min(at.allowed);
-                let surplus = tasks - self.limits.plan(&mut planned, set, tasks);
+                // Places of the job are for tasks that the limits of the server let start.
+                let may_start = self.limits.left(&planned, at.family).min(tasks);
+                let surplus = tasks - self.limits.plan(&mut planned, set, may_start);
                 families.entry(at.family).and_modify(|all| *all -= surplus);
             }
             let families = families.into_iter();
@@ -557,7 +577,7 @@ impl ReadyQueue {
         for (set, after) in self.limits.update(now) {
             let at = self.limits.group_at(set);
             let before = self.limits.set_available(set, after);
-            // The tasks that could start with more places.
+            // The number of tasks that could start if this set had enough places.
             let mut bounded = 0;
             for key in self.limits.queues_of(set) {
                 let queue = self.queues.get_mut(key);
@@ -571,27 +591,38 @@ impl ReadyQueue {
         may_start
     }
 
-    /// Gives a submit another limit set, after the limits of its job have changed.
-    pub(crate) fn move_submit(&mut self, at: SubmitAt) {
+    /// Gives all submits of a job other limit sets, after the limits of the job have changed.
+    pub(crate) fn move_submits(&mut self, job: JobId, submits: &[SubmitAt]) {
+        let sets = self.sets_of(job);
         let (mut moved, mut done_to) = (Vec::new(), None);
-        while let Some(key) = self.next_of(at.job, done_to) {
+        while let Some(key) = self.next_of(job, done_to) {
             done_to = Some(key);
-            let set = self.limits.set_of(at);
-            let take = |group: &mut Group| group.change((at.job, at.number), std::mem::take);
-            let indices = self.edit(key, set, take).flatten();
-            moved.extend(indices.map(|indices| (key, indices)));
+            for set in &sets {
+                let group = self.queues.get(&key).and_then(|queue| queue.group(*set));
+                let entries = group.map(|group| group.entries.range((job, 0)..=(job, u32::MAX)));
+                let entries: Vec<Entry> =
+                    entries.into_iter().flatten().map(|(at, _)| *at).collect();
+                for entry in entries {
+                    let take = |group: &mut Group| group.change(entry, std::mem::take);
+                    let indices = self.edit(key, *set, take).flatten();
+                    moved.extend(indices.map(|indices| (key, entry.1, indices)));
+                }
+            }
         }
-        self.limits.move_submit(at);
-        for (key, indices) in moved {
+        for at in submits {
+            self.limits.move_submit(*at);
+        }
+        for (key, submit, indices) in moved {
             for (from, to) in indices.ranges() {
-                self.insert(key, at.job, at.number, from, to);
+                self.insert(key, job, submit, from, to);
             }
         }
     }
 
     /// Takes the next task of a submit to send it behind another task of the submit, whose places
-    /// it takes over. `behind` such tasks have been sent already. Returns `None` if places are free, if a task of another submit comes first,
-    /// or if no task with an index that is `allowed` comes next.
+    /// it takes over. `behind` such tasks have been sent already. Returns `None` if places are free,
+    /// if a task of another submit comes first, or if no task with an index that is `allowed` comes
+    /// next.
     pub(crate) fn take_behind(
         &mut self,
         key: QueueKey,

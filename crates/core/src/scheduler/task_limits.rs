@@ -41,13 +41,13 @@ struct Set {
     parts: Parts,
     /// The family, if this is the set of a job with a limit.
     family: Option<SetId>,
-    /// How many of its tasks may start as far as only `parts` bound them, as of the last update.
+    /// How many of its tasks `parts` alone would let start, as of the last update.
     available: u64,
     /// The number of its tasks in the ready queue. For a family, of all its sets.
     queued: u64,
     queues: BTreeSet<QueueKey>,
-    /// The number of submits with this set, of places that its tasks have taken, and of sets of
-    /// this family.
+    /// The number of submits with this set, of its tasks that hold places, and of sets of this
+    /// family.
     references: u64,
     /// When the next token arrives for which its tasks wait.
     wake: Option<Time>,
@@ -80,12 +80,14 @@ pub struct TaskLimits {
     job_sets: BTreeSet<(JobId, SetId)>,
     sets: BTreeMap<SetId, Set>,
     families: BTreeMap<Parts, SetId>,
+    /// The sets of jobs with a limit, by that limit and the family.
+    of_jobs: BTreeMap<(LimitId, SetId), SetId>,
     /// The limits that have changed since the ready queue was updated.
     changed: BTreeSet<LimitId>,
     /// The sets with new tasks that have to wait, perhaps for a token.
     waiting: BTreeSet<SetId>,
     wakes: BTreeSet<(Time, SetId)>,
-    /// The sets of jobs with a limit whose tasks are in several queues.
+    /// The sets of jobs whose own limit applies to several groups of queues.
     spread: BTreeSet<SetId>,
     kept: BTreeMap<Time, Vec<Kept>>,
     last_limit: u32,
@@ -198,11 +200,9 @@ impl TaskLimits {
     fn intern_parts(&mut self, family: Option<SetId>, parts: Parts) -> SetId {
         let known = match family {
             None => self.families.get(&parts).copied(),
-            Some(_) => {
-                let own = parts.first().and_then(|(own, _)| self.limits.get(own));
-                let of_family =
-                    |set: &SetId| self.sets.get(set).is_some_and(|s| s.family == family);
-                own.and_then(|own| own.sets.iter().copied().find(of_family))
+            Some(family) => {
+                let own = parts.first().map(|(own, _)| (*own, family));
+                own.and_then(|own| self.of_jobs.get(&own).copied())
             }
         };
         if let Some(known) = known {
@@ -216,7 +216,11 @@ impl TaskLimits {
             }
         }
         match family {
-            Some(family) => self.reference(family, 1),
+            Some(family) => {
+                let own = parts.first().map(|(own, _)| ((*own, family), id));
+                self.of_jobs.extend(own);
+                self.reference(family, 1);
+            }
             None => {
                 self.families.insert(parts.clone(), id);
             }
@@ -332,7 +336,11 @@ impl TaskLimits {
             self.forget_limit(*limit);
         }
         match set.family {
-            Some(family) => self.dereference(family, 1),
+            Some(family) => {
+                let own = set.parts.first();
+                own.map(|(own, _)| self.of_jobs.remove(&(*own, family)));
+                self.dereference(family, 1);
+            }
             None => {
                 self.families.remove(&set.parts);
             }
@@ -354,7 +362,7 @@ impl TaskLimits {
         })
     }
 
-    /// Returns how many tasks may start as far as only these limits bound them.
+    /// Returns how many tasks these limits alone would let start.
     fn allows(&self, set: &Set) -> u64 {
         if self.is_closed() {
             return 0;
@@ -451,16 +459,23 @@ impl TaskLimits {
 
     /// Notes whether workers may have tasks that the server does not know of.
     pub(crate) fn close(&mut self, is_closed: bool) {
-        if self.is_closed != is_closed {
-            self.is_closed = is_closed;
+        let before = self.is_closed();
+        self.is_closed = is_closed;
+        self.note_closed(before);
+    }
+
+    /// Notes changed limits if starts are possible now and were not before, or the reverse.
+    fn note_closed(&mut self, before: bool) {
+        if self.is_closed() != before {
             self.changed.extend(self.limits.keys());
         }
     }
 
     /// Starts no task with a limit until this time.
     pub(crate) fn close_until(&mut self, until: Time) {
+        let before = self.is_closed();
         self.closed_until = self.closed_until.max(Some(until));
-        self.changed.extend(self.limits.keys());
+        self.note_closed(before);
     }
 }
 
@@ -494,24 +509,30 @@ impl TaskLimits {
         };
         if let Some((own, _)) = set.parts.first().filter(|_| set.family.is_some()) {
             let own = *own;
-            self.note_spread(own);
+            self.note_spread(id, own, before == 0);
         }
     }
 
-    fn note_spread(&mut self, own: LimitId) {
-        let (sets, own) = (&self.sets, self.limits.get(&own));
-        let own = own.into_iter().flat_map(|limit| &limit.sets);
-        let queues = own.clone().filter_map(|id| sets.get(id));
-        let is_spread = queues.flat_map(|set| &set.queues).nth(1).is_some();
-        for set in own {
-            match is_spread {
-                true => self.spread.insert(*set),
-                false => self.spread.remove(set),
-            };
+    /// Notes that tasks of a job's set have entered a queue without such tasks, or have left one.
+    fn note_spread(&mut self, id: SetId, own: LimitId, is_added: bool) {
+        let Some(limit) = self.limits.get_mut(&own) else {
+            return;
+        };
+        limit.groups = match is_added {
+            true => limit.groups + 1,
+            false => limit.groups.saturating_sub(1),
+        };
+        match (limit.groups, is_added) {
+            (2, true) => self.spread.extend(&limit.sets),
+            (2.., true) => self.spread.extend([id]),
+            (1, false) => limit.sets.iter().for_each(|set| {
+                self.spread.remove(set);
+            }),
+            (_, _) => {}
         }
     }
 
-    /// Returns the sets of jobs with a limit whose tasks are in several queues.
+    /// Returns the sets of jobs whose own limit applies to several groups of queues.
     pub(super) fn spread(&self) -> impl Iterator<Item = SetId> {
         self.spread.iter().copied()
     }
@@ -564,7 +585,11 @@ impl TaskLimits {
         };
         let limits = &self.limits;
         let next = set.parts.iter().filter_map(|(id, amount)| {
-            let bucket = limits.get(id)?.bucket?;
+            // The content of a full bucket does not grow.
+            let bucket = limits
+                .get(id)?
+                .bucket
+                .filter(|bucket| !bucket.is_full(now))?;
             (bucket.starts(*amount, now) <= starts).then(|| bucket.next_at(*amount, now))
         });
         let next = next.max().filter(|_| starts < set.queued);
@@ -612,20 +637,29 @@ impl TaskLimits {
 pub(crate) struct PlannedPlaces(BTreeMap<LimitId, u64>);
 
 impl TaskLimits {
-    /// Plans the start of tasks of a family, or of a set as far as only the limit of its job bounds
-    /// them. Returns how many of them may start.
+    /// Returns how many tasks of a family, or of a job's set with regard to the job's limit only, may
+    /// start besides the planned ones.
+    pub(crate) fn left(&self, PlannedPlaces(planned): &PlannedPlaces, id: SetId) -> u64 {
+        let Some(set) = self.sets.get(&id) else {
+            return u64::MAX;
+        };
+        let left = set.parts.iter().map(|(id, amount)| {
+            let taken = planned.get(id).copied().unwrap_or(0);
+            let limit = self.limits.get(id);
+            let starts = limit.map_or(u64::MAX, |limit| limit.starts(*amount, self.now));
+            starts.saturating_sub(taken.div_ceil(u64::from(*amount)))
+        });
+        left.min().unwrap_or(u64::MAX).min(self.allows(set))
+    }
+
+    /// Plans the start of tasks of a family, or of a job's set with regard to the job's limit only.
+    /// Returns how many of them may start.
     pub(crate) fn plan(&self, planned: &mut PlannedPlaces, id: SetId, count: u64) -> u64 {
         let Some(set) = self.sets.get(&id) else {
             return count;
         };
+        let starts = count.min(self.left(planned, id));
         let PlannedPlaces(planned) = planned;
-        let mut starts = count.min(self.allows(set));
-        for (id, amount) in &set.parts {
-            let taken = planned.get(id).copied().unwrap_or(0) / u64::from(*amount);
-            let limit = self.limits.get(id);
-            let left = limit.map(|limit| limit.starts(*amount, self.now));
-            starts = starts.min(left.unwrap_or(u64::MAX).saturating_sub(taken));
-        }
         for (id, amount) in &set.parts {
             *planned.entry(*id).or_default() += u64::from(*amount) * starts;
         }
@@ -684,7 +718,8 @@ impl TaskLimits {
 
     /// Returns the number of the server's limits.
     pub(crate) fn len(&self) -> usize {
-        self.names.len()
+        let limits = self.names.values().filter_map(|id| self.limits.get(id));
+        limits.filter(|limit| limit.bound().is_some()).count()
     }
 
     fn state_of(&self, id: LimitId) -> Option<LimitState> {

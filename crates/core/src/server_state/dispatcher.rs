@@ -250,8 +250,8 @@ impl Dispatcher {
     }
 
     /// Gives a submit another limit set, after the limits of its job have changed.
-    pub(super) fn move_submit(&mut self, at: SubmitAt) {
-        self.ready.move_submit(at);
+    pub(super) fn move_submits(&mut self, job: JobId, submits: &[SubmitAt]) {
+        self.ready.move_submits(job, submits);
     }
 
     /// Takes the next task of a submit to send it behind another one; see
@@ -447,8 +447,10 @@ impl Dispatcher {
         let mut window = window(input, self.triggers.rooms());
         // Nothing may overtake tasks that are still entering the queue.
         self.narrow(&mut window);
+        let keys = window.queues.iter().map(|(key, _)| *key);
         let plan = solve(&RoundInput {
             queues: &window.queues,
+            ahead: &self.ready.ahead(keys),
             classes: &self.classes,
             workers: workers.live(),
             rooms: &window.rooms,
@@ -513,7 +515,7 @@ impl Dispatcher {
         }
         let is_over = self.ready.is_empty();
         self.triggers
-            .note_round(now, &round.window, &round.plan, is_over);
+            .note_round(now, &round.window, &round.plan, has_handed_out, is_over);
     }
 
     /// Ends scheduling after a batch of inputs. Retracts tasks from workers where other tasks wait

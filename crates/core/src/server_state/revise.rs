@@ -54,7 +54,9 @@ impl ServerState {
             let rate = change.max_rate.unwrap_or(job.max_rate);
             job.limits_set_at = u32::try_from(job.submits.len()).ok();
             self.limit_job(ctx.now.mono, id, max, rate);
-            self.recall_behind(ctx, Some(id));
+            // Tasks of other jobs may have been sent behind others because this job had no place.
+            let is_shared = !self.dispatcher.limits().uses_of(id).is_empty();
+            self.recall_behind(ctx, (!is_shared).then_some(id));
             self.dispatcher.note_ready();
         }
         self.apply_changes(ctx, (id, &answer.running), &found, &change.tasks);

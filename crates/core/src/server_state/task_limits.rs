@@ -202,9 +202,7 @@ impl ServerState {
         if moved.is_empty() {
             return;
         }
-        for at in moved {
-            self.dispatcher.move_submit(at);
-        }
+        self.dispatcher.move_submits(id, &moved);
         // The tasks that run already count toward the new limit.
         let limits = self.dispatcher.limits_mut();
         let holders = self.jobs.get(id).into_iter().flat_map(Job::sent_to);

@@ -189,9 +189,10 @@ impl RoundTriggers {
         now: Time,
         window: &Window,
         answer: &RoundPlan,
+        has_handed_out: bool,
         is_over: bool,
     ) {
-        let is_idle = answer.placements.is_empty() && answer.gangs.is_empty();
+        let is_idle = !has_handed_out && answer.gangs.is_empty();
         let has_more = !window.is_all && !is_idle;
         // The search ran out of steps before it found a fit. Thousands of requests that are
         // slightly too large may precede one that fits. An idle worker must find its task even if
@@ -202,7 +203,9 @@ impl RoundTriggers {
             true => self.search_widened + u32::from(is_wider),
             false => 0,
         };
-        let stay = answer.is_cut || has_more || is_wider || window.is_behind || is_over;
+        // The same round again would hand out nothing again.
+        let is_cut = answer.is_cut && !is_idle;
+        let stay = is_cut || has_more || is_wider || window.is_behind || is_over;
         let is_partial = window.rooms.len() < self.room.len();
         if !stay {
             // The workers were tried against everything that is left.
@@ -292,7 +295,7 @@ mod tests {
         let workers = workers(2);
         let mut triggers = triggers(&workers);
         triggers.begin(&workers);
-        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), false);
+        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), true, false);
         assert!(!triggers.has_room());
         assert_eq!(triggers.due_at(), None);
         triggers.note_room(WorkerId(2));
@@ -316,9 +319,9 @@ mod tests {
     #[test]
     fn a_round_that_did_not_come_to_an_end_goes_on_at_once_with_the_same_workers() {
         let workers = workers(1);
-        let cut = RoundPlan {
+        let cut = |plan| RoundPlan {
             is_cut: true,
-            ..RoundPlan::default()
+            ..plan
         };
         let behind = Window {
             is_behind: true,
@@ -330,7 +333,8 @@ mod tests {
         };
         let idle = RoundPlan::default;
         let cases = [
-            (saw(&[1]), cut, true),
+            (saw(&[1]), cut(placed()), true),
+            (saw(&[1]), cut(idle()), false),
             (behind, idle(), true),
             (part.clone(), placed(), true),
             (part, idle(), false),
@@ -338,7 +342,7 @@ mod tests {
         ];
         for (window, plan, goes_on) in cases {
             let mut triggers = triggers(&workers);
-            triggers.note_round(NOW, &window, &plan, false);
+            triggers.note_round(NOW, &window, &plan, !plan.placements.is_empty(), false);
             assert_eq!(triggers.due_at(), goes_on.then_some(NOW), "{plan:?}");
             assert_eq!(triggers.has_room(), goes_on, "{window:?}");
         }
@@ -348,7 +352,7 @@ mod tests {
     fn with_nothing_left_workers_keep_their_room_and_no_round_follows() {
         let workers = workers(1);
         let mut triggers = triggers(&workers);
-        triggers.note_round(NOW, &saw(&[1]), &placed(), true);
+        triggers.note_round(NOW, &saw(&[1]), &placed(), true, true);
         assert!(triggers.has_room());
         assert_eq!(triggers.due_at(), None);
     }
@@ -357,14 +361,14 @@ mod tests {
     fn workers_that_a_round_passed_over_have_their_turn_before_the_others_have_another() {
         let workers = workers(4);
         let mut triggers = triggers(&workers);
-        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), false);
+        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), true, false);
         triggers.note_rooms([WorkerId(1), WorkerId(2)]);
         assert_eq!(rooms(&triggers), [3, 4, 1, 2]);
         assert_eq!(triggers.due_at(), Some(NOW));
-        triggers.note_round(NOW, &saw(&[3]), &placed(), false);
+        triggers.note_round(NOW, &saw(&[3]), &placed(), true, false);
         triggers.note_room(WorkerId(3));
         assert_eq!(rooms(&triggers), [4, 1, 2, 3]);
-        triggers.note_round(NOW, &saw(&[1, 2, 3, 4]), &placed(), false);
+        triggers.note_round(NOW, &saw(&[1, 2, 3, 4]), &placed(), true, false);
         triggers.note_rooms([WorkerId(4), WorkerId(2)]);
         assert_eq!(rooms(&triggers), [2, 4], "nobody was passed over");
     }
@@ -383,15 +387,15 @@ mod tests {
         };
         let plan = RoundPlan::default();
         for widened in 1..=SEARCH_WIDENED_MAX {
-            triggers.note_round(NOW, &window, &plan, false);
+            triggers.note_round(NOW, &window, &plan, !plan.placements.is_empty(), false);
             assert_eq!(triggers.search_widened(), widened);
             assert!(triggers.has_room() && triggers.due_at() == Some(NOW));
             triggers.begin(&workers);
         }
-        triggers.note_round(NOW, &window, &plan, false);
+        triggers.note_round(NOW, &window, &plan, !plan.placements.is_empty(), false);
         assert_eq!(triggers.search_widened(), SEARCH_WIDENED_MAX);
         assert!(!triggers.has_room(), "it waits for something to change");
-        triggers.note_round(NOW, &saw(&[1]), &plan, false);
+        triggers.note_round(NOW, &saw(&[1]), &plan, !plan.placements.is_empty(), false);
         assert_eq!(triggers.search_widened(), 0);
     }
 
@@ -426,7 +430,7 @@ mod tests {
         let demanding = Worker::new(WorkerId(2), Arc::new(config), offers, NOW, Timestamp(0));
         workers.add(demanding);
         let mut triggers = triggers(&workers);
-        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), false);
+        triggers.note_round(NOW, &saw(&[1, 2]), &placed(), true, false);
         triggers.begin(&workers);
         assert!(!triggers.has_room(), "nothing came");
         triggers.note_more();

@@ -31,7 +31,7 @@ fn every_seed_ends_with_all_tasks_final() {
 
 #[test]
 fn runs_are_not_trivial() {
-    let summary = World::run(7, 2_000);
+    let summary = World::run(9, 2_000);
     assert!(
         summary.tasks > 100
             && summary.lost_workers > 5

@@ -61,6 +61,7 @@ impl Bench {
         let rooms = rooms.map(|id| (*id, SeenPriority::default())).collect();
         solve(&RoundInput {
             queues: &queues,
+            ahead: &BTreeMap::new(),
             classes: &self.classes,
             workers: &self.workers,
             rooms: &rooms,

@@ -9,7 +9,7 @@ use crate::time::{Time, nanos};
 
 /// The size of a token bucket.
 const BURST: Duration = Duration::from_secs(1);
-/// The shortest pause between two rounds that wait for tokens.
+/// The shortest pause between two updates that wait for tokens.
 const WAKE_MIN: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub(super) struct Limit {
     pub(super) used: u64,
     /// The places that are taken, by job.
     pub(super) users: BTreeMap<JobId, u64>,
+    /// For a limit of a job, the number of groups of queues with tasks that count toward it.
+    pub(super) groups: u64,
     /// The sets with the limit. For a limit of the server, the families.
     pub(super) sets: BTreeSet<SetId>,
 }
@@ -38,6 +40,10 @@ impl Bucket {
     fn capacity(&self) -> i64 {
         let capacity = self.rate.interval_ns().max(nanos(BURST));
         i64::try_from(capacity).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn is_full(&self, now: Time) -> bool {
+        self.level_at(now) >= self.capacity()
     }
 
     fn level_at(&self, now: Time) -> i64 {
