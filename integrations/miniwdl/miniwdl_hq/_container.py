@@ -76,7 +76,8 @@ class HqContainer(TaskContainer):
         self.runtime_values.setdefault("cpu", 1)
         for name in ("docker", "container"):
             if name in runtime_eval:
-                logger.warning(_("ignored, because hq uses no containers: programs must be on the nodes", **{name: str(runtime_eval[name])}))
+                text = "ignored, because hq uses no containers: programs must be on the nodes"
+                logger.warning(_(text, **{name: str(runtime_eval[name])}))
         for name in ("time_minutes", "gpuCount"):
             if name in runtime_eval:
                 self.runtime_values[name] = max(0, runtime_eval[name].coerce(Type.Int()).value)
