@@ -209,7 +209,7 @@ class Receiver(Shared):
                 future = self.pending.pop(number, None)
                 if self.needs:
                     for held in self.needs.pop(number, ()):
-                        # The call reached the value, whatever its own result.
+                        # The call has read the value, even if the call failed.
                         self.values.unreachable_since.pop(held, None)
                 if future is not None:
                     futures.append((future, result, error))

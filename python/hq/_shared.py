@@ -1,4 +1,4 @@
-"""What the threads of an executor share: waiting calls, submitted calls, and what is known of them."""
+"""State that the threads of an executor share: waiting calls, submitted calls and their values."""
 
 from __future__ import annotations
 

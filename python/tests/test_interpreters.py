@@ -54,7 +54,7 @@ def test_an_idle_interpreter_makes_room_for_tasks(tmp_path, wanted):
         with hq.Executor(server_dir=cluster.dir, resources={"gpus/nvidia": 1}) as executor:
             pid = executor.submit(os.getpid).result()
             assert cluster.ask("submit", "--wait", "true").returncode == 0
-            assert executor.submit(os.getpid).result() == pid, "nobody needs what it holds"
+            assert executor.submit(os.getpid).result() == pid, "no other task needs its memory or GPU"
             submitted = cluster.ask("submit", "--wait", "--resource", wanted, "true")
             assert submitted.returncode == 0, submitted.stderr
             wait_for(lambda: not is_alive(pid), "the idle interpreter ends", 30)

@@ -215,8 +215,8 @@ pub(crate) struct SubmitContext<'a> {
     pub(crate) server_uid: Option<&'a str>,
     /// The directory for output without an explicit path. `None` selects the documented default.
     pub(crate) output_dir: Option<&'a Path>,
-    /// Whether this process may read files that the submit names. They may be those of another host
-    /// or user.
+    /// Whether this process may read files that the submit names. The files of an HTTP client are on
+    /// another host or belong to another user.
     pub(crate) reads_files: bool,
 }
 

@@ -120,8 +120,8 @@ impl ClassQueue {
         self.plain.len + limited.map_or(0, |limited| limited.open.startable)
     }
 
-    /// Returns the number of tasks that may be sent ahead of their turn, if others may not: tasks
-    /// that share limits with other jobs.
+    /// Returns the number of tasks that may be sent ahead of their turn. Tasks that share limits with
+    /// other jobs may not. `None` if no task of the queue has limits.
     pub(super) fn ahead(&self) -> Option<u64> {
         self.limited.as_ref()?;
         Some(self.plain.len + self.allowed(UNLIMITED))

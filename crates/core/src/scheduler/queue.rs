@@ -469,8 +469,8 @@ impl ReadyQueue {
         self.queues.get(&key).map_or(0, ClassQueue::startable)
     }
 
-    /// Returns how many tasks of queues may be sent ahead of their turn, for queues of which not all
-    /// may.
+    /// Returns how many tasks of each queue may be sent ahead of their turn, for queues with limited
+    /// tasks.
     pub(crate) fn ahead(&self, keys: impl Iterator<Item = QueueKey>) -> BTreeMap<QueueKey, u64> {
         let limited = keys.filter_map(|key| Some((key, self.queues.get(&key)?.ahead()?)));
         limited.collect()

@@ -78,7 +78,7 @@ pub struct Placement {
 pub struct RoundInput<'a> {
     /// The ready tasks by priority, and within a priority in order of precedence.
     pub queues: &'a [(QueueKey, u64)],
-    /// How many tasks may be sent ahead of their turn, for queues of which not all may.
+    /// How many tasks of a queue may be sent ahead of their turn. For other queues, all of them.
     pub ahead: &'a BTreeMap<QueueKey, u64>,
     /// The classes of these tasks.
     pub classes: &'a Classes,

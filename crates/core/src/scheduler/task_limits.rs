@@ -3,9 +3,10 @@
 //!
 //! The limits of a submit form a *limit set*. All tasks with the same set are alike, so the ready
 //! queue groups them. Sets with the same limits of the server form a *family*: very many jobs may
-//! share these limits and have one of their own besides. The queue knows how many tasks of a group
-//! the limit of the job lets start, and how many of a family the limits of the server let start. A
-//! place that is taken or given back costs as much for one job as for many.
+//! share these limits and each have one of their own as well. The queue knows how many tasks of a
+//! group the limit of the job lets start, and how many of a family the limits of the server let
+//! start. Taking or giving back a place costs the same for one job as for many. It takes time in
+//! proportion to the queues with tasks of the family.
 //!
 //! A task takes its *places* when it leaves the ready queue for a worker, and gives them back when
 //! that worker no longer has it. A task that was sent behind another one of its submit takes over
@@ -638,7 +639,7 @@ pub(crate) struct PlannedPlaces(BTreeMap<LimitId, u64>);
 
 impl TaskLimits {
     /// Returns how many tasks of a family, or of a job's set with regard to the job's limit only, may
-    /// start besides the planned ones.
+    /// start in addition to the planned ones.
     pub(crate) fn left(&self, PlannedPlaces(planned): &PlannedPlaces, id: SetId) -> u64 {
         let Some(set) = self.sets.get(&id) else {
             return u64::MAX;
