@@ -39,9 +39,8 @@ use error::{CliError, CliResult, exit};
 /// Runs the command line of this process until it ends.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Called before waiting for any child: some parents ignore SIGCHLD, and the kernel would then
-    // discard exit statuses.
-    let _ = hq_spawn::keep_zombies();
+    // A launcher tries this again and reports an error.
+    let _ = hq_spawn::prepare_process();
     abort_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&words) {

@@ -74,8 +74,9 @@ pub(crate) enum StdioStep<'a> {
 /// How the child gets its own descriptor table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Descriptors {
-    /// The child shares the parent's table and copies the entries below this number.
-    UnshareFrom(c_uint),
+    /// The child shares the parent's table and copies the entries below `from`. With `sweep`, it
+    /// then closes the copies from 3 up, which may lack the close-on-exec flag.
+    Unshare { from: c_uint, sweep: bool },
     /// The child has a copy of the parent's table and marks the entries from 3 up close-on-exec.
     Sweep,
     /// The child has a copy of the parent's table and relies on the close-on-exec flags.
@@ -169,8 +170,8 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     if plan.death_signal != 0 {
         set_death_signal(plan)?;
     }
-    if let Descriptors::UnshareFrom(first) = plan.descriptors {
-        close_range(Stage::Descriptors, first, libc::CLOSE_RANGE_UNSHARE)?;
+    if let Descriptors::Unshare { from, .. } = plan.descriptors {
+        close_range(Stage::Descriptors, from, libc::CLOSE_RANGE_UNSHARE)?;
     }
     enter_cgroup(plan)?;
     set_limits(plan)?;
@@ -182,10 +183,11 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
         // SAFETY: `path` is a valid C string.
         unsafe { call(Stage::Chdir, libc::SYS_chdir, [text(path), 0, 0, 0, 0]) }?;
     }
-    set_stream(Stage::Stdin, &plan.stdin, 0)?;
-    set_stream(Stage::Stdout, &plan.stdout, 1)?;
-    set_stream(Stage::Stderr, &plan.stderr, 2)?;
-    if plan.stdout.is_file() && plan.stderr.is_file() && is_one_file(1, 2) {
+    set_stream(Stage::Stdin, &plan.stdin, 0, None)?;
+    let stdout = set_stream(Stage::Stdout, &plan.stdout, 1, None)?;
+    let stderr = set_stream(Stage::Stderr, &plan.stderr, 2, stdout.dir)?;
+    // A file that this child has created after it opened the other one is not that file.
+    if stdout.is_file && stderr.is_file && !stderr.is_new && is_one_file(1, 2) {
         // Two separate open file descriptions would both start at the beginning and overwrite each
         // other's output.
         duplicate(Stage::Stderr, 1, 2)?;
@@ -193,14 +195,14 @@ fn run(plan: &ChildPlan<'_>) -> Result<Never, Failure> {
     match plan.descriptors {
         // Closes descriptors that were copied because they are below the limit, but that the
         // program must not inherit.
-        Descriptors::UnshareFrom(first) if first > 3 => close_range(Stage::Sweep, 3, 0)?,
+        Descriptors::Unshare { sweep: true, .. } => close_range(Stage::Sweep, 3, 0)?,
         Descriptors::Sweep => match close_range(Stage::Sweep, 3, libc::CLOSE_RANGE_CLOEXEC) {
             // The flag was added in Linux 5.11, two versions after the call. Without it, continue
             // as if the call did not exist.
             Ok(()) | Err((_, libc::EINVAL)) => {}
             Err(failure) => return Err(failure),
         },
-        Descriptors::UnshareFrom(_) | Descriptors::Trust => {}
+        Descriptors::Unshare { sweep: false, .. } | Descriptors::Trust => {}
     }
     leave_home(plan)?;
     set_descriptor_limits(plan)?;
@@ -337,23 +339,61 @@ fn set_affinity(thread: libc::pid_t, mask: &[usize]) -> Result<(), Failure> {
     unsafe { call(Stage::Affinity, libc::SYS_sched_setaffinity, arguments) }.map(drop)
 }
 
-fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), Failure> {
-    match step {
-        StdioStep::Inherit => Ok(()),
-        StdioStep::Fd(fd) => duplicate(stage, *fd, target),
-        StdioStep::SameAsStdout => duplicate(stage, 1, target),
+/// What a standard stream has become.
+#[derive(Clone, Copy, Default)]
+struct Stream<'a> {
+    /// Whether the child has opened a file by its path.
+    is_file: bool,
+    /// Whether the child has created this file.
+    is_new: bool,
+    /// The directory that was opened for a guarded output.
+    dir: Option<(&'a CStr, c_int)>,
+}
+
+/// Sets up a standard stream. `known` is a directory that is open already. What is opened here
+/// besides the stream is closed by the exec.
+fn set_stream<'a>(
+    stage: Stage,
+    step: &StdioStep<'a>,
+    target: c_int,
+    known: Option<(&'a CStr, c_int)>,
+) -> Result<Stream<'a>, Failure> {
+    match *step {
+        StdioStep::Inherit => {}
+        StdioStep::Fd(fd) => duplicate(stage, fd, target)?,
+        StdioStep::SameAsStdout => duplicate(stage, 1, target)?,
         StdioStep::Path(path, flags) => {
-            let fd = open(stage, libc::AT_FDCWD, path, *flags)?;
-            use_opened(stage, fd, *flags, target)
+            let fd = open(stage, libc::AT_FDCWD, path, flags)?;
+            use_opened(stage, fd, flags, target)?;
+            return Ok(Stream {
+                is_file: true,
+                ..Stream::default()
+            });
         }
-        StdioStep::Guarded {
-            dir, name, flags, ..
-        } => {
-            let way = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-            let dir = open(stage, libc::AT_FDCWD, dir, way)?;
-            let opened = create_guarded(stage, dir, name, *flags);
-            close(dir);
-            use_opened(stage, opened?, *flags, target)
+        StdioStep::Guarded { dir, name, flags } => {
+            let dir_fd = match known {
+                Some((path, fd)) if path == dir => fd,
+                Some(_) | None => {
+                    let way = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+                    open(stage, libc::AT_FDCWD, dir, way)?
+                }
+            };
+            // A file that is created here is a regular file, so this cannot block.
+            let create = flags & !libc::O_NONBLOCK | libc::O_EXCL;
+            let is_new = match open(stage, dir_fd, name, create) {
+                Ok(fd) => duplicate(stage, fd, target).map(|()| true),
+                Err((_, libc::EEXIST)) => {
+                    let fd = open_existing(stage, dir_fd, name, flags)?;
+                    use_opened(stage, fd, flags, target).map(|()| false)
+                }
+                Err(failure) => Err(failure),
+            }?;
+            return Ok(Stream {
+                is_file: true,
+                is_new,
+                // A lower number is that of a stream which is about to be replaced.
+                dir: (dir_fd > 2).then_some((dir, dir_fd)),
+            });
         }
         StdioStep::Bytes(bytes) => {
             let fd = memory_file(stage)?;
@@ -361,15 +401,10 @@ fn set_stream(stage: Stage, step: &StdioStep<'_>, target: c_int) -> Result<(), F
             let arguments = [int(fd), 0, int(libc::SEEK_SET), 0, 0];
             // SAFETY: plain numbers.
             unsafe { call(stage, libc::SYS_lseek, arguments) }?;
-            duplicate(stage, fd, target)
+            duplicate(stage, fd, target)?;
         }
     }
-}
-
-impl StdioStep<'_> {
-    const fn is_file(&self) -> bool {
-        matches!(self, Self::Path(..) | Self::Guarded { .. })
-    }
+    Ok(Stream::default())
 }
 
 /// Makes an open file the standard stream. Only the open itself must not block; reads and writes
@@ -384,13 +419,9 @@ fn use_opened(stage: Stage, fd: c_int, flags: c_int, target: c_int) -> Result<()
     duplicate(stage, fd, target)
 }
 
-/// Creates a file, or truncates an output file of this user. Returns `EEXIST` for any other
-/// existing file; `hq_private::create_output` then decides what to do.
-fn create_guarded(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result<c_int, Failure> {
-    match open(stage, dir, name, flags | libc::O_EXCL) {
-        Err((_, libc::EEXIST)) => {}
-        other => return other,
-    }
+/// Opens and truncates an existing output file of this user. Returns `EEXIST` for any other file;
+/// `hq_private::create_output` then decides what to do.
+fn open_existing(stage: Stage, dir: c_int, name: &CStr, flags: c_int) -> Result<c_int, Failure> {
     let undecided = Err((stage, libc::EEXIST));
     let Ok(fd) = open(stage, dir, name, flags & !(libc::O_CREAT | libc::O_TRUNC)) else {
         return undecided;

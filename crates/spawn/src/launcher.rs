@@ -1,6 +1,6 @@
 //! The public interface of the engine: requests in, events out.
 
-use std::os::fd::AsFd;
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,6 +23,22 @@ use crate::reaper::{self, ReapMechanism, Watch};
 use crate::signal;
 use crate::spawner;
 use crate::sys;
+
+/// Prepares this process for its children. A program should call this first of all: before it
+/// starts any process, even with [`std::process`], and before it opens any file.
+///
+/// Ended children remain until they are reaped, even if the program's parent made it ignore
+/// SIGCHLD; their exit statuses would be lost otherwise. `/dev/null` gets a low descriptor number.
+/// A child copies its parent's descriptors up to this number, so a low one saves time.
+///
+/// # Errors
+///
+/// If the disposition of SIGCHLD cannot be set, which no kernel rejects, or if `/dev/null` cannot
+/// be opened.
+pub fn prepare_process() -> io::Result<()> {
+    signal::keep_zombies()?;
+    sys::null().map(drop)
+}
 
 /// Selects the threads that create processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -210,9 +226,7 @@ impl Launcher {
             // process opens later are close-on-exec anyway.
             sys::close_all_on_exec().map_err(os("keep open descriptors from children"))?;
         }
-        let null = sys::open(c"/dev/null", libc::O_RDWR)
-            .and_then(|fd| sys::duplicate_above_stdio(fd.as_fd()))
-            .map_err(os("open /dev/null"))?;
+        let null = sys::null().map_err(os("open /dev/null"))?;
         let descriptor_limit = if config.raise_descriptor_limit {
             sys::raise_descriptor_limit().map_err(os("raise the limit of open descriptors"))?
         } else {

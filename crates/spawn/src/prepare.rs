@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::io::Write as _;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::sys;
 pub(crate) struct Common {
     /// The process id of the launcher.
     pub(crate) parent: libc::pid_t,
-    /// `/dev/null`, opened once. Its number is above 2.
-    pub(crate) null: OwnedFd,
+    /// `/dev/null`. Its number is above 2.
+    pub(crate) null: BorrowedFd<'static>,
     /// Whether the kernel has `close_range` with `CLOSE_RANGE_UNSHARE`.
     pub(crate) close_range: bool,
     /// Whether a plan's parent-death signal is honored.
@@ -274,8 +274,13 @@ impl Scratch {
 fn descriptors(common: &Common, share: bool, highest: c_int) -> Descriptors {
     match (common.close_range, share) {
         (true, true) => {
-            let above = highest.saturating_add(1).max(3);
-            Descriptors::UnshareFrom(above.cast_unsigned())
+            let from = highest.saturating_add(1).max(3).cast_unsigned();
+            // `/dev/null` is close-on-exec. Nothing is known about other copies.
+            let only_null = from == 4 && sys::raw(&common.null) == 3;
+            Descriptors::Unshare {
+                from,
+                sweep: from > 3 && !only_null,
+            }
         }
         (true, false) => Descriptors::Sweep,
         (false, _) => Descriptors::Trust,

@@ -9,10 +9,11 @@ use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -324,6 +325,20 @@ pub(crate) fn duplicate_above_stdio(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     own(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) })
 }
 
+/// Returns `/dev/null`, open for reading and writing, with a number above 2. It is opened once.
+pub(crate) fn null() -> io::Result<BorrowedFd<'static>> {
+    static NULL: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(null) = NULL.get() {
+        return Ok(null.as_fd());
+    }
+    let opened = open(c"/dev/null", libc::O_RDWR)?;
+    let null = match opened.as_raw_fd() {
+        0..=2 => duplicate_above_stdio(opened.as_fd())?,
+        _ => opened,
+    };
+    Ok(NULL.get_or_init(|| null).as_fd())
+}
+
 /// Creates a pipe and returns its read end and its write end, both close-on-exec.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [-1; 2];
@@ -617,7 +632,7 @@ pub(crate) fn wait_either(first: RawFd, second: BorrowedFd<'_>) -> (bool, bool) 
 }
 
 /// Returns the number of a descriptor, for plans that only refer to it.
-pub(crate) fn raw(fd: &OwnedFd) -> RawFd {
+pub(crate) fn raw(fd: &impl AsRawFd) -> RawFd {
     fd.as_raw_fd()
 }
 

@@ -58,7 +58,7 @@ pub(super) fn flags(child: &ChildPlan<'_>, pidfd: Pidfd) -> libc::c_int {
     if pidfd == Pidfd::Yes {
         flags |= libc::CLONE_PIDFD;
     }
-    if matches!(child.descriptors, Descriptors::UnshareFrom(_)) {
+    if matches!(child.descriptors, Descriptors::Unshare { .. }) {
         flags |= libc::CLONE_FILES;
     }
     flags

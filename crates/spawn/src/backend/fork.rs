@@ -22,7 +22,7 @@ pub(super) fn spawn(child: &mut ChildPlan<'_>) -> Result<Created, Failure> {
     let (read_end, write_end) = sys::pipe().map_err(os)?;
     child.report_fd = sys::raw(&write_end);
     let descriptors = child.descriptors;
-    if let Descriptors::UnshareFrom(_) = descriptors {
+    if let Descriptors::Unshare { .. } = descriptors {
         child.descriptors = Descriptors::Sweep;
     }
     // SAFETY: the child calls nothing but `child_main`, which is async-signal-safe and does not

@@ -59,6 +59,7 @@ fn random_failures_are_named_and_leave_nothing_behind() {
 }
 
 fn run(backend: Backend, spawns: usize, limited: bool, random: &mut Random) {
+    hq_spawn::prepare_process().unwrap();
     let (descriptors_before, threads_before) = (descriptors(), threads());
     let mut rig = Rig::with(|config| {
         config.backend = Some(backend);
