@@ -32,10 +32,24 @@ pub(crate) fn time(command: &mut Command) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Runs the loop.
-pub(crate) fn spawn_loop(binary: &Path, count: u32, cpus: u32, program: &str) -> Result<Duration> {
+/// Runs the loop. With `outputs`, a new directory, each process creates two files in it.
+pub(crate) fn spawn_loop(
+    binary: &Path,
+    count: u32,
+    cpus: u32,
+    program: &str,
+    outputs: Option<&Path>,
+) -> Result<Duration> {
     let numbers = [count, cpus].map(|number| number.to_string());
-    time(Command::new(binary).args(numbers).arg(program))
+    if let Some(outputs) = outputs {
+        std::fs::create_dir(outputs)?;
+    }
+    time(
+        Command::new(binary)
+            .args(numbers)
+            .arg(program)
+            .args(outputs),
+    )
 }
 
 /// Runs the same processes through `xargs -P`.

@@ -2,7 +2,7 @@
 //! figures from the kernel.
 
 use std::collections::BTreeMap;
-use std::fs::{File, create_dir_all, read_dir, read_to_string};
+use std::fs::{File, create_dir_all, read_dir, read_to_string, remove_dir_all};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -207,10 +207,22 @@ impl Cluster {
         Ok(took)
     }
 
-    /// Measures the time of an array of tasks that write nothing.
+    /// Measures the time of an array of tasks without output files.
     pub(crate) fn time_array(&self, count: u32, program: &str) -> Result<Duration> {
         let array = format!("--array=1-{count}");
         self.time_tasks(&submit(&[&array, "--wait"], program), count)
+    }
+
+    /// Measures the time of an array of tasks with two output files each, and removes the files.
+    pub(crate) fn time_array_with_files(&self, count: u32, program: &str) -> Result<Duration> {
+        let array = format!("--array=1-{count}");
+        let took = self.time_tasks(&["submit", &array, "--wait", "--", program], count)?;
+        for entry in read_dir(&self.dir)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with("job-") {
+                remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(took)
     }
 
     /// Returns the id of the process that runs the tasks, which is a child of the started process.
@@ -238,7 +250,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Returns a submit of tasks that write nothing.
+/// Returns a submit of tasks without output files.
 pub(crate) fn submit<'a>(options: &[&'a str], program: &'a str) -> Vec<&'a str> {
     let quiet = ["--stdout=none", "--stderr=none", "--", program];
     [&["submit"], options, &quiet].concat()

@@ -17,11 +17,11 @@ const WAITING_TASKS: u64 = 1_000_000;
 const LATENCY_RUNS: u32 = 31;
 
 /// How close do N short processes through server and worker come to the tightest loop that spawns
-/// and reaps them?
+/// and reaps them, without output files and with the two that a task has by default?
 ///
 /// All contestants run in turn, round by round. The starting position rotates, because it matters
 /// more than the differences to be measured. The figures are medians, ratios to the loop and to hq
-/// in the same round, and the CPU time of server and worker per task. Also measures the time from
+/// with as many files in the same round, and the CPU time of server and worker per task. Also measures the time from
 /// submit to finish of a single task, and the cost of a million waiting tasks. Needs a C compiler
 /// and `xargs`.
 #[derive(Args)]
@@ -43,6 +43,8 @@ struct Row<'a> {
     time: Box<dyn Fn() -> Result<Duration> + 'a>,
     /// The cluster whose CPU time is measured.
     cluster: Option<&'a Cluster>,
+    /// Whether each process has two output files.
+    has_files: bool,
     rounds: Rounds,
     /// The CPU time of server and worker in all rounds, without the tasks.
     cpu: Duration,
@@ -54,6 +56,7 @@ impl<'a> Row<'a> {
             label: label.to_owned(),
             time: Box::new(time),
             cluster: None,
+            has_files: false,
             rounds: Rounds::default(),
             cpu: Duration::ZERO,
         }
@@ -79,13 +82,31 @@ pub(crate) fn run(options: &Options, dir: &Path) -> Result<()> {
     let contestants = options.contestants.start(dir)?;
     let Contestants { cpus, rounds, .. } = options.contestants;
     let (count, program) = (options.count, options.program.as_str());
+    let outputs = dir.join("outputs");
     let mut rows = vec![Row::new("spawn loop (C)", || {
-        baseline::spawn_loop(&spawn_loop, count, cpus, program)
+        baseline::spawn_loop(&spawn_loop, count, cpus, program, None)
     })];
     for (label, cluster) in &contestants {
         rows.push(Row {
             cluster: Some(cluster),
             ..Row::new(label, || cluster.time_array(count, program))
+        });
+    }
+    rows.push(Row {
+        has_files: true,
+        ..Row::new("spawn loop, 2 files", || {
+            let took = baseline::spawn_loop(&spawn_loop, count, cpus, program, Some(&outputs))?;
+            std::fs::remove_dir_all(&outputs)?;
+            Ok(took)
+        })
+    });
+    for (label, cluster) in &contestants {
+        rows.push(Row {
+            cluster: Some(cluster),
+            has_files: true,
+            ..Row::new(&format!("{label}, 2 files"), || {
+                cluster.time_array_with_files(count, program)
+            })
         });
     }
     rows.push(Row::new(&format!("xargs -P{cpus}"), || {
@@ -118,15 +139,19 @@ fn print_table(rows: &[Row], count: u32, rounds: u32) {
         "{:20} {:>12} {:>23} {:>10} {:>10} {:>12}",
         "", "tasks/s", "(min - max)", "ratio", "to hq", "CPU/task"
     );
-    let (baseline, hq) = (&rows[0].rounds, &rows[1].rounds);
     for row in rows {
+        // The loop and hq come first among the rows with as many files.
+        let mut alike = rows.iter().filter(|other| other.has_files == row.has_files);
+        let (Some(baseline), Some(hq)) = (alike.next(), alike.next()) else {
+            continue;
+        };
         let [most, median, least] = row.rounds.rates(f64::from(count));
         let cpu = row.cpu / (count * rounds).max(1);
         println!(
             "{:20} {median:>12.0} {least:>10.0} - {most:>10.0} {:>10.2} {:>10.2} {:>12}",
             row.label,
-            row.rounds.ratio_to(baseline),
-            row.rounds.ratio_to(hq),
+            row.rounds.ratio_to(&baseline.rounds),
+            row.rounds.ratio_to(&hq.rounds),
             row.cluster
                 .map_or_else(String::new, |_| format!("{cpu:.1?}")),
         );
