@@ -380,6 +380,7 @@ impl World {
         };
         let report = Report {
             seq,
+            sent: None,
             ended: vec![row],
             ..Report::default()
         };

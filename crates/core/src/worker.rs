@@ -9,6 +9,7 @@
 mod ahead;
 mod assigned;
 mod check;
+mod clock;
 mod life;
 mod load;
 mod rate;
@@ -34,6 +35,7 @@ use crate::worker_config::{OnServerLost, WorkerConfig};
 pub(crate) use ahead::BACKLOG_SPAN;
 pub use assigned::{Assigned, AwaitedEnds, Turn};
 pub use check::NodeCheck;
+use clock::WorkerClock;
 pub use life::{Dedication, Duty, GangNode, Life, Standing};
 pub use load::Load;
 use rate::Rate;
@@ -96,6 +98,7 @@ pub struct Worker {
     load: Option<Load>,
     /// The task that started last, and when it started.
     last_task: Option<(TaskKey, Timestamp)>,
+    clock: WorkerClock,
     /// The number of the last registration. 0 if it is the first registration or if registrations
     /// are not counted.
     registration: u64,
@@ -149,6 +152,7 @@ impl Worker {
             load: None,
             registration: 0,
             last_task: None,
+            clock: WorkerClock::default(),
             deadline: config.time_limit.map(|limit| now + limit),
             templates: BTreeMap::new(),
             reservations: BTreeMap::new(),
@@ -192,6 +196,11 @@ impl Worker {
 
     pub(crate) fn set_load(&mut self, load: Load) {
         self.load = Some(load);
+    }
+
+    /// Returns when a report was made that is handled now. `sent` is the worker's time.
+    pub(crate) fn date(&mut self, sent: Time, now: Now) -> Timestamp {
+        self.clock.date(sent, now)
     }
 
     /// Returns the task that started last, and when it started.

@@ -521,6 +521,7 @@ impl Bench {
         row.run = self.run;
         Report {
             seq: hand.reports,
+            sent: None,
             ended: vec![row],
             retracted,
             ..Report::default()

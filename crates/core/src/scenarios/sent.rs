@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::bench::*;
 use crate::id::{InstanceId, JobId};
 use crate::job::{JobState, TaskCounts};
-use crate::outcome::LostReason;
-use crate::server_state::{Command, Report, StartedRow};
+use crate::outcome::{LostReason, Outcome};
+use crate::server_state::{ChangeKind, Command, Effect, Report, StartedRow};
 use crate::task::Phase;
 use crate::template::CrashLimit;
+use crate::time::Time;
 
 /// Returns the numbers of waiting and running tasks of a job, as users see them.
 fn shown(bench: &Bench, job: JobId) -> (u32, u32) {
@@ -49,6 +50,42 @@ fn what_a_worker_has_room_for_is_shown_as_running_from_the_answer_on() {
         bench.finish(worker, key(job, task));
     }
     assert_eq!(bench.job_state(job), JobState::Finished);
+}
+
+#[test]
+fn the_delay_of_a_report_does_not_move_its_times() {
+    let (mut bench, worker) = Bench::with_worker(3);
+    let job = bench.submit(tasks(3));
+    let begun = bench.now.wall;
+    // The worker's clock at each report, and how late the server handles the report.
+    let reports = [(7_000, 0), (7_010, 40), (7_060, 5)].map(|(sent, late)| {
+        let ms = Duration::from_millis;
+        (Time(0) + ms(sent), begun.plus(ms(sent - 7_000)), ms(late))
+    });
+    for (number, (sent, made, late)) in (0..).zip(reports) {
+        let passed = bench.now.wall.since(begun);
+        bench.skip(made.plus(late).since(begun).saturating_sub(passed));
+        let started = Report {
+            sent: Some(sent),
+            started: vec![started_row(key(job, number), InstanceId(0))],
+            ..Report::default()
+        };
+        bench.report(worker, started);
+        assert_eq!(bench.record(key(job, number)).started(), Some(made));
+    }
+    bench.skip(Duration::from_millis(30));
+    let (sent, made, _) = reports[2];
+    let mut end = bench.end_report(worker, key(job, 0), Outcome::Finished);
+    end.sent = Some(sent);
+    let effects = bench.report(worker, end);
+    let ends = effects.iter().filter_map(|effect| {
+        let Effect::Persist(change) = effect else {
+            return None;
+        };
+        let is_end = matches!(change.kind, ChangeKind::TaskEnded { .. });
+        is_end.then_some(change.at)
+    });
+    assert_eq!(ends.collect::<Vec<_>>(), [made]);
 }
 
 #[test]

@@ -310,6 +310,8 @@ pub struct Report {
     /// The number of the report in the worker's life. The worker keeps the ends until the report is
     /// acknowledged. 0 means that no acknowledgement is needed.
     pub seq: u64,
+    /// When the worker made the report, by its own clock. `None` from older workers.
+    pub sent: Option<Time>,
     /// The instances that have started.
     pub started: Vec<StartedRow>,
     /// The instances that have ended.

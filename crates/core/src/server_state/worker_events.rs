@@ -17,7 +17,7 @@ use crate::outcome::{LostReason, Outcome};
 use crate::range::IdRange;
 use crate::retry::RetrySpec;
 use crate::task::{Phase, TaskEnd, TaskRecord};
-use crate::time::{Now, Time};
+use crate::time::{Now, Time, Timestamp};
 use crate::worker::{Assigned, Load, Turn, Worker};
 use crate::worker_config::WorkerConfig;
 
@@ -236,16 +236,18 @@ impl ServerState {
 
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, report: Report) {
         let mut touched = BTreeSet::new();
+        let worker = self.workers.get_mut(id).zip(report.sent);
+        let made = worker.map_or(ctx.now.wall, |(worker, sent)| worker.date(sent, ctx.now));
         // Starts are handled first, because a task can have started and ended since the last
         // report.
         for row in report.started {
-            self.on_started(ctx, id, row);
+            self.on_started(ctx, id, row, made);
             touched.insert(row.task.job);
         }
         let ended = u32::try_from(report.ended.len()).unwrap_or(u32::MAX);
         for row in report.ended {
             touched.insert(row.task.job);
-            self.on_ended(ctx, id, row);
+            self.on_ended(ctx, id, row, made);
         }
         for (task, instance) in report.retracted {
             if self.on_retracted(ctx, id, task, instance) {
@@ -267,7 +269,8 @@ impl ServerState {
         }
     }
 
-    fn on_started(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: StartedRow) {
+    /// Handles a start. The report was made at `made`.
+    fn on_started(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: StartedRow, made: Timestamp) {
         let assigned = self
             .workers
             .get_mut(id)
@@ -291,7 +294,7 @@ impl ServerState {
         }
         let phase = self.holds(id, row.task.job, &assigned);
         if phase.is_some_and(Phase::is_sent) {
-            let at = ctx.now.wall.minus(row.age);
+            let at = made.minus(row.age);
             self.note_start(ctx, id, row.task, &assigned, at);
             let task = assigned.slot.of(row.task.job);
             self.jobs.set_phase(task, Phase::Running);
@@ -314,7 +317,7 @@ impl ServerState {
         id: WorkerId,
         task: TaskKey,
         assigned: &Assigned,
-        at: crate::time::Timestamp,
+        at: Timestamp,
     ) {
         let submit = self
             .jobs
@@ -346,7 +349,7 @@ impl ServerState {
         }
     }
 
-    fn on_ended(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: EndedRow) {
+    fn on_ended(&mut self, ctx: &mut Ctx<'_>, id: WorkerId, row: EndedRow, made: Timestamp) {
         let job = row.task.job;
         let worker = self.workers.get(id);
         let known = worker.and_then(|worker| worker.assignment(row.task, row.instance));
@@ -370,7 +373,7 @@ impl ServerState {
             // The task was canceled, or runs elsewhere as a later instance.
             return;
         };
-        let at = ctx.now.wall.minus(row.age);
+        let at = made.minus(row.age);
         // The task started and ended between two reports, so its start was never reported.
         if phase.is_sent() {
             self.note_start(ctx, id, row.task, &assigned, at.minus(row.run));

@@ -138,6 +138,7 @@ mod tests {
         }];
         let report = Report {
             seq: 1,
+            sent: None,
             ended,
             ..Report::default()
         };

@@ -10,6 +10,7 @@ use crate::limits::{KEY_BYTES, REPORT_BYTES, START_BYTES, VARIANT_BYTES, end_byt
 use crate::outcome::{Outcome, Usage};
 use crate::resource::pool::Grant;
 use crate::template::Entries;
+use crate::time::Time;
 
 /// An action for the shell. The effects of one input are carried out in order.
 #[derive(Clone, Debug)]
@@ -105,6 +106,8 @@ pub struct Report {
     /// them until the server acknowledges their number. The number is 0 if there are no
     /// completions.
     pub seq: u64,
+    /// When the report was made.
+    pub sent: Option<Time>,
     /// The instances that have started and are still running as far as the worker knows.
     pub started: Vec<StartedRow>,
     /// The instances that have ended. An instance that is in no `started` list has started and

@@ -293,6 +293,7 @@ impl Outbox {
         let rows = ended.iter().map(|ended| ended.row(now)).collect();
         Report {
             seq: self.keep(ended),
+            sent: Some(now),
             started: started
                 .into_iter()
                 .map(|(key, at)| StartedRow {

@@ -7,7 +7,7 @@ use hq_core::id::{InstanceId, JobId, TaskId, TaskKey};
 use hq_core::limits::{ERROR_TEXT_MAX, LAUNCHED_MAX, UNACKNOWLEDGED_MAX, shortened};
 use hq_core::outcome::{Outcome, OutcomeCode, Usage};
 use hq_core::server_state;
-use hq_core::time::nanos;
+use hq_core::time::{Time, nanos};
 use hq_core::worker_state::{self, InstanceKey};
 
 use super::wire::{FromWire, field};
@@ -97,6 +97,7 @@ impl TryFrom<worker::Report> for server_state::Report {
     fn try_from(message: worker::Report) -> Result<Self, ConvertError> {
         let mut report = Self {
             seq: message.seq,
+            sent: (message.sent_ns > 0).then_some(Time(message.sent_ns)),
             ..Self::default()
         };
         for (index, started) in message.started.into_iter().enumerate() {
@@ -230,6 +231,7 @@ impl From<&worker_state::Report> for worker::Report {
     fn from(report: &worker_state::Report) -> Self {
         let mut message = Self {
             seq: report.seq,
+            sent_ns: report.sent.map_or(0, |sent| sent.0),
             ..Self::default()
         };
         for row in &report.started {

@@ -102,6 +102,7 @@ fn ends_killed_and_missing_are_settled_in_one_report() {
     say(&mut state, started(&[0, 1, 2]));
     let report = Report {
         seq: 7,
+        sent: None,
         ended: vec![
             ended(0, 0, Outcome::Finished),
             ended(2, 5, Outcome::Finished),

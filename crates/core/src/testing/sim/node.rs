@@ -323,6 +323,7 @@ pub(super) fn told(report: Report) -> server_state::Report {
     let ended = report.ended.into_iter();
     server_state::Report {
         seq: report.seq,
+        sent: report.sent,
         started: started
             .map(|row| server_state::StartedRow {
                 task: row.key.task,

@@ -193,6 +193,7 @@ fn worker_report(report: server_state::Report) -> worker_state::Report {
     });
     worker_state::Report {
         seq: report.seq,
+        sent: report.sent,
         started: started.collect(),
         ended: ended.collect(),
         retracted: report.retracted.into_iter().map(key).collect(),

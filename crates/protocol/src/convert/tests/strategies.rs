@@ -22,6 +22,7 @@ use hq_core::template::{
     NotifySpec, NotifyTarget, Origin, PinMode, StdioSpec, SubmitBody, SubmitSpec, SubmitTarget,
     TaskFiles, TaskTemplate,
 };
+use hq_core::time::Time;
 use hq_core::worker_config::{
     Allocation, BatchSystem, HEARTBEAT_MIN, MemoryLimits, OnServerLost, WorkerConfig,
 };
@@ -489,8 +490,10 @@ pub(super) fn report() -> impl Strategy<Value = Report> {
             .map(|(task, instance)| InstanceKey { task, instance })
             .collect()
     });
-    (any::<u64>(), started, ended, retracted).prop_map(|(seq, started, ended, retracted)| Report {
+    let head = (any::<u64>(), any::<Option<std::num::NonZeroU64>>());
+    (head, started, ended, retracted).prop_map(|((seq, sent), started, ended, retracted)| Report {
         seq,
+        sent: sent.map(|sent| Time(sent.get())),
         started,
         ended,
         retracted,

@@ -83,6 +83,7 @@ pub(super) fn report() -> impl Strategy<Value = Report> {
             let rows = ended.into_iter().zip(outcomes);
             Report {
                 seq,
+                sent: None,
                 started: started.into_iter().map(started_row).collect(),
                 ended: rows.map(|(key, outcome)| ended_row(key, outcome)).collect(),
                 retracted,
@@ -104,6 +105,7 @@ pub(super) fn largest_report() -> Report {
     let row = |number| ended_row(key(number), Outcome::ExitCode(i32::MAX));
     Report {
         seq: u64::MAX,
+        sent: None,
         ended: (0..count).map(row).collect(),
         ..Report::default()
     }

@@ -101,6 +101,7 @@ fn finished(seq: u64) -> WorkerMessage {
     let (task, instance) = (TASK, InstanceId(0));
     WorkerMessage::Report(Report {
         seq,
+        sent: None,
         started: vec![StartedRow {
             task,
             instance,

@@ -81,6 +81,7 @@ async fn flood(worker: &Peer) {
     for seq in 1..=REPORTS {
         let report = Report {
             seq: u64::try_from(seq).expect("few"),
+            sent: None,
             started: (0..100).map(row).collect(),
             ..Report::default()
         };
