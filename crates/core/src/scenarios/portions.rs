@@ -269,7 +269,7 @@ fn very_many_jobs_are_submitted_again_in_steps() {
 #[test]
 fn a_job_that_is_forgotten_before_its_turn_is_not_submitted_again() {
     let (mut bench, _) = Bench::with_worker(4);
-    bench.state.limit_portions(4);
+    bench.state.limit_portions(12);
     let jobs = [bench.submit(various(20)), bench.submit(various(20))];
     let other = bench.submit(tasks(1));
     bench.finish_all();
