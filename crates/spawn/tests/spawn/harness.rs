@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use hq_spawn::{
-    ArgBlock, Backend, EnvBlock, Event, ExitStatus, Launcher, LauncherConfig, SpawnError,
+    ArgBlock, Backend, EnvBlock, Event, ExitStatus, Lane, Launcher, LauncherConfig, SpawnError,
     SpawnPlan, Token,
 };
 use tempfile::TempDir;
@@ -88,6 +88,23 @@ impl Rig {
             .collect();
         let tokens = plans.iter().map(|(token, _)| *token).collect();
         self.launcher.spawn_batch(plans);
+        tokens
+    }
+
+    /// Spawns many children that run one after another.
+    pub(crate) fn spawn_in_lane(
+        &self,
+        lane: Lane,
+        plans: impl Iterator<Item = SpawnPlan>,
+    ) -> Vec<Token> {
+        let plans: Vec<_> = plans
+            .map(|plan| {
+                let token = Token(self.next_token.fetch_add(1, Ordering::Relaxed));
+                (lane, token, plan)
+            })
+            .collect();
+        let tokens = plans.iter().map(|(_, token, _)| *token).collect();
+        self.launcher.spawn_in_lanes(plans);
         tokens
     }
 

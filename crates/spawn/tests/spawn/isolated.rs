@@ -260,7 +260,7 @@ fn a_descriptor_that_is_not_close_on_exec_is_not_inherited() {
 }
 
 /// Creates a cgroup v2 control group if this user may do so.
-fn control_group() -> Option<std::path::PathBuf> {
+pub(crate) fn control_group() -> Option<std::path::PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let root = mounts.lines().find_map(|line| {
         let fields: Vec<_> = line.split(' ').collect();

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod behaviour;
+mod calls;
 mod chaos;
 mod failure;
 mod filter;
