@@ -1,23 +1,26 @@
-//! Checks the system calls of a child between its clone and its program.
+//! Checks the system calls of a child between its clone and its program, and the calls of the
+//! launcher for one child.
 //!
-//! The table is documentation: [`PLANS`] lists the calls of a child in order. A new call needs a
-//! new entry, or a test fails. No creation copies page tables.
+//! The tables are documentation: [`PLANS`] lists the calls of a child in order, [`WAYS`] counts the
+//! calls of the launcher. A new call in either place needs a new entry, or a test fails. The cost
+//! of a process depends on that process only, so the same tables hold for a launcher with a large
+//! environment, many descriptors and many live children, and no creation copies page tables.
 #![expect(unsafe_code, reason = "CPUs and memory of the test process")]
 
 mod plans;
 mod trace;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 
 use hq_spawn::{Backend, Lane, SpawnPlan};
 use tempfile::TempDir;
 
-use crate::harness::{End, Rig, best, command, rungs};
+use crate::harness::{End, Rig, best, command, compiled, rungs};
 use crate::isolated::alone;
 use crate::skip::skip;
 
-use plans::{CONTROL_GROUP, PLANS, Plan, Setup};
+use plans::{CONTROL_GROUP, PLANS, Plan, Setup, plain, variables};
 use trace::{Section, section, trace};
 
 /// The number of tasks of a section. A call that is not made for each task counts less.
@@ -25,10 +28,17 @@ const TASKS: u64 = 50;
 /// The number of tasks before a section: buffers have grown, and lanes know that tasks are short.
 const FIRST_TASKS: u64 = 10;
 
-/// A way to request children.
+/// A way to request children, and the calls that the launcher makes for each of them, in all its
+/// threads. A child that leads a process group adds two calls: `kill` ends the rest of the group
+/// before the child is reaped, and `kill` with signal 0 then shows whether any of it is left.
+/// Nothing else in a plan adds a call.
 struct Way {
     name: &'static str,
     is_lane: bool,
+    exactly: &'static [(&'static str, u64)],
+    /// Upper limits of calls whose number depends on the timing of the threads, about twice as high
+    /// as measured on a busy machine.
+    at_most: &'static [(&'static str, f64)],
 }
 
 /// Both ways, with one thread that creates processes and one CPU.
@@ -36,11 +46,58 @@ const WAYS: [Way; 2] = [
     Way {
         name: "spawn",
         is_lane: false,
+        exactly: &[
+            // There is only one CPU, so the thread is not pinned to it.
+            ("sched_getaffinity", 1),
+            ("clone3", 1),
+            // The reaper watches the pidfd of the child, reaps the child and closes the pidfd.
+            ("epoll_ctl", 1),
+            ("waitid", 1),
+            ("close", 1),
+        ],
+        at_most: &[
+            ("epoll_wait", 3.0),
+            // Limits how long the report of a start waits for other reports.
+            ("timerfd_settime", 1.0),
+            // Wakes the reaper if it does not yet check for hanging creations.
+            ("write", 0.5),
+            ("read", 1.5),
+            ("futex", 6.0),
+        ],
     },
     Way {
         name: "spawn_in_lanes",
         is_lane: true,
+        exactly: &[
+            ("clone3", 1),
+            // The thread that has created the child reaps it.
+            ("waitid", 1),
+            ("close", 1),
+        ],
+        at_most: &[
+            // Only while children wait for a CPU.
+            ("sched_getaffinity", 1.0),
+            // One wait for the end of the child; a second one if it takes more than 5 ms.
+            ("poll", 2.0),
+            ("epoll_wait", 2.0),
+            ("timerfd_settime", 2.0),
+            ("write", 0.5),
+            ("read", 2.0),
+            ("futex", 5.0),
+        ],
     },
+];
+
+/// Calls that are not made for each task: for buffers that grow, and for the first hash map of a
+/// thread. Together they are fewer than one for five tasks.
+const RARE: &[&str] = &[
+    "brk",
+    "getrandom",
+    "madvise",
+    "mmap",
+    "mprotect",
+    "mremap",
+    "munmap",
 ];
 
 /// The flags of every creation by [`Backend::ClonePidfd`]: memory and descriptors are shared, not
@@ -90,6 +147,87 @@ fn run_plans() {
             let mut rig = rig(Backend::ClonePidfd);
             run(&mut rig, plan.name, way, &|| (plan.make)(&setup));
         }
+    }
+    setup.finish();
+}
+
+#[test]
+fn a_pinned_thread_makes_one_more_call_and_its_child_two() {
+    let name = "calls::a_pinned_thread_makes_one_more_call_and_its_child_two";
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return skip("with one CPU no thread is pinned");
+    }
+    let Some(mut sections) = trace_described(name, run_pinned) else {
+        return;
+    };
+    let [way, _] = &WAYS;
+    let title = title("pinned", way);
+    let section = sections.get_mut(&title).unwrap();
+    let calls = &mut section.launcher;
+    let pins = calls.extract_if(.., |call| call.starts_with("sched_setaffinity("));
+    assert_eq!(pins.count() as u64, TASKS);
+    for child in &mut section.children {
+        // The child unpins both right before its last two calls.
+        let at = child.calls.len() - 4;
+        let added: Vec<String> = child.calls.drain(at..at + 2).collect();
+        let expected = ["sched_setaffinity(*", "sched_setaffinity(0, *"];
+        assert_calls(&title, &added, &expected);
+    }
+    check(&title, &PLANS[0], way, section);
+}
+
+fn run_pinned() {
+    let dir = TempDir::new().unwrap();
+    let setup = Setup::new(&dir);
+    let [way, _] = &WAYS;
+    let mut rig = rig(Backend::ClonePidfd);
+    run(&mut rig, "pinned", way, &|| plain(&setup));
+    setup.finish();
+}
+
+/// The burdens of a launcher; see [`run_burdens`].
+const BURDENS: [&str; 3] = ["500 variables", "500 descriptors", "200 live children"];
+
+#[test]
+fn no_burden_of_the_launcher_adds_a_call() {
+    let name = "calls::no_burden_of_the_launcher_adds_a_call";
+    let Some(sections) = trace_described(name, run_burdens) else {
+        return;
+    };
+    for burden in BURDENS {
+        for way in &WAYS {
+            let title = title(burden, way);
+            check(&title, &PLANS[0], way, &sections[&title]);
+        }
+    }
+}
+
+fn run_burdens() {
+    use_one_cpu();
+    let dir = TempDir::new().unwrap();
+    let setup = Setup::new(&dir);
+    let source = "#include <unistd.h>\nint main(void) { for (;;) pause(); }";
+    let pausing = compiled(&dir, "pausing", source);
+    let pausing = pausing.as_ref().map_or(vec!["/bin/sleep", "1000"], |path| {
+        vec![path.to_str().unwrap()]
+    });
+    let [with_variables, with_descriptors, with_children] = BURDENS;
+    let variables = variables(500);
+    for way in &WAYS {
+        let plan = || plain(&setup).task_env(variables.clone());
+        run(&mut rig(Backend::ClonePidfd), with_variables, way, &plan);
+
+        let plan = || plain(&setup);
+        let open = || File::open("/dev/null").unwrap();
+        let files: Vec<File> = (0..500).map(|_| open()).collect();
+        run(&mut rig(Backend::ClonePidfd), with_descriptors, way, &plan);
+        drop(files);
+
+        let mut rig = rig(Backend::ClonePidfd);
+        let living = rig.spawn_batch((0..200).map(|_| command(&pausing)));
+        rig.wait_started(&living);
+        run(&mut rig, with_children, way, &plan);
+        assert_eq!(rig.launcher.pending(), living.len());
     }
     setup.finish();
 }
@@ -215,7 +353,7 @@ fn title(name: &str, way: &Way) -> String {
     format!("{name}, {}", way.name)
 }
 
-/// Compares the calls of the children with the table.
+/// Compares what children and launcher did with the tables.
 #[track_caller]
 fn check(title: &str, plan: &Plan, way: &Way, section: &Section) {
     assert_eq!(section.children.len() as u64, TASKS, "{title}");
@@ -224,6 +362,33 @@ fn check(title: &str, plan: &Plan, way: &Way, section: &Section) {
         check_creation(plan, way, &child.creation);
         assert_calls(title, &child.calls, &expected);
     }
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for call in &section.launcher {
+        *counts.entry(kind(call)).or_default() += 1;
+    }
+    let mut take = |call: &str| counts.remove(call).unwrap_or(0);
+    // Not for each task: every 100 ms the thread asks which of the 64 signals are ignored.
+    let most = 64 * (1 + section.millis / 100);
+    let asked = take("rt_sigaction");
+    assert!(
+        asked <= most,
+        "{title}: {asked} rt_sigaction, at most {most}"
+    );
+    let kills = ("kill", if plan.has_group { 2 } else { 0 });
+    for (call, expected) in way.exactly.iter().chain([&kills]) {
+        assert_eq!(take(call), expected * TASKS, "{title}: {call}");
+    }
+    for (call, most) in way.at_most {
+        let count = take(call);
+        let found = count as f64 / TASKS as f64;
+        assert!(found <= *most, "{title}: {found} {call} for each task");
+    }
+    let count: u64 = RARE.iter().map(|call| take(call)).sum();
+    assert!(count < TASKS / 5, "{title}: {count} rare calls");
+    assert!(
+        counts.is_empty(),
+        "{title}: calls of other kinds: {counts:?}"
+    );
 }
 
 /// Checks the flags of a creation.
@@ -236,6 +401,15 @@ fn check_creation(plan: &Plan, way: &Way, creation: &str) {
     let goes_on = has("CLONE_CHILD_CLEARTID");
     assert_ne!(goes_on, has("CLONE_VFORK"), "{creation}");
     assert!(way.is_lane || !goes_on, "{creation}");
+}
+
+/// Returns the name of a call. Some architectures have only the younger one of two similar calls.
+fn kind(call: &str) -> &str {
+    match call.split_once('(').unwrap().0 {
+        "epoll_pwait" => "epoll_wait",
+        "ppoll" => "poll",
+        name => name,
+    }
 }
 
 #[track_caller]

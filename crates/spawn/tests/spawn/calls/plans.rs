@@ -19,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) name: &'static str,
     /// Makes the plan of the next task.
     pub(crate) make: fn(&Setup) -> SpawnPlan,
+    /// Whether the child leads a process group.
+    pub(crate) has_group: bool,
     /// All calls of the child in order, after the calls [`RESET`].
     pub(crate) calls: &'static [&'static str],
 }
@@ -43,26 +45,31 @@ pub(crate) const PLANS: &[Plan] = &[
     Plan {
         name: "plain",
         make: plain,
+        has_group: false,
         calls: &[OWN_TABLE, UNBLOCK, EXECUTE],
     },
     Plan {
         name: "environment of 20 more variables",
         make: |setup| plain(setup).task_env(variables(20)),
+        has_group: false,
         calls: &[OWN_TABLE, UNBLOCK, EXECUTE],
     },
     Plan {
         name: "session",
         make: |setup| plain(setup).new_session(true),
+        has_group: true,
         calls: &["setsid()", OWN_TABLE, UNBLOCK, EXECUTE],
     },
     Plan {
         name: "working directory",
         make: |setup| plain(setup).cwd(&setup.directory),
+        has_group: false,
         calls: &[OWN_TABLE, "chdir(*", UNBLOCK, EXECUTE],
     },
     Plan {
         name: "affinity",
         make: |setup| plain(setup).affinity(setup.cpus.clone()),
+        has_group: false,
         calls: &[OWN_TABLE, "sched_setaffinity(0, 128, *", UNBLOCK, EXECUTE],
     },
     Plan {
@@ -79,6 +86,7 @@ pub(crate) const PLANS: &[Plan] = &[
                 .nice(19)
                 .umask(0o77)
         },
+        has_group: false,
         calls: &[
             OWN_TABLE,
             "setpriority(PRIO_PROCESS, 0, 19)",
@@ -96,6 +104,7 @@ pub(crate) const PLANS: &[Plan] = &[
             Some((_, directory)) => plain(setup).cgroup(Arc::clone(directory)),
             None => plain(setup),
         },
+        has_group: false,
         // The clone creates the child in the group.
         calls: &[
             // It also needs the descriptor of the group.
@@ -108,6 +117,7 @@ pub(crate) const PLANS: &[Plan] = &[
     Plan {
         name: "standard input from memory",
         make: |setup| plain(setup).stdin(Stdio::Bytes(Arc::from(&b"text"[..]))),
+        has_group: false,
         calls: &[
             OWN_TABLE,
             "memfd_create(\"stdin\", *",
@@ -121,6 +131,7 @@ pub(crate) const PLANS: &[Plan] = &[
     Plan {
         name: "two output files",
         make: |setup| outputs(setup, &setup.next_name()),
+        has_group: false,
         calls: &[
             OWN_TABLE,
             "openat(AT_FDCWD, \"*.out\", O_WRONLY|O_CREAT|O_NOCTTY|O_TRUNC|O_NONBLOCK*",
@@ -140,6 +151,7 @@ pub(crate) const PLANS: &[Plan] = &[
     Plan {
         name: "two new output files with predictable names",
         make: |setup| outputs(setup, &setup.next_name()).guard_outputs(|_| true),
+        has_group: false,
         calls: &[
             OWN_TABLE,
             OPEN_DIRECTORY,
@@ -156,6 +168,7 @@ pub(crate) const PLANS: &[Plan] = &[
     Plan {
         name: "two old output files with predictable names",
         make: |setup| outputs(setup, "old").guard_outputs(|_| true),
+        has_group: false,
         calls: &[
             OWN_TABLE,
             OPEN_DIRECTORY,
@@ -183,6 +196,7 @@ pub(crate) const PLANS: &[Plan] = &[
     Plan {
         name: "batch task (SpawnPlan::new)",
         make: |setup| command(&[setup.program()]),
+        has_group: true,
         calls: &[
             "setsid()",
             "prctl(PR_SET_PDEATHSIG, SIGKILL)",
@@ -258,7 +272,7 @@ impl Setup {
 
 /// Returns the plan that asks for nothing: the session and streams of the launcher, which it may
 /// outlive.
-fn plain(setup: &Setup) -> SpawnPlan {
+pub(crate) fn plain(setup: &Setup) -> SpawnPlan {
     command(&[setup.program()])
         .new_session(false)
         .death_signal(None)
@@ -275,7 +289,7 @@ fn outputs(setup: &Setup, name: &str) -> SpawnPlan {
 }
 
 /// Returns so many variables for one task.
-fn variables(count: u64) -> TaskEnv {
+pub(crate) fn variables(count: u64) -> TaskEnv {
     let mut env = TaskEnv::new();
     for index in 0..count {
         env.set_display(&format!("HQ_SPAWN_TEST_{index}"), index)

@@ -37,8 +37,12 @@ pub(crate) fn section(name: &str, run: impl FnOnce()) {
 /// The events of one section. System calls are as strace writes them, without results.
 #[derive(Debug, Default)]
 pub(crate) struct Section {
-    /// The children that threads other than the one that ran the section created.
+    /// The calls of all threads except the one that ran the section.
+    pub(crate) launcher: Vec<String>,
+    /// The children that these threads created.
     pub(crate) children: Vec<Child>,
+    /// How long it took.
+    pub(crate) millis: u64,
     /// The signals that the launcher ignored. The lowest bit is signal 1.
     pub(crate) ignored: u64,
 }
@@ -182,12 +186,16 @@ fn sections(lives: &[Life]) -> BTreeMap<String, Section> {
 }
 
 fn between(lives: &[Life], main: &Life, begin: u64, end: u64) -> Section {
-    let mut section = Section::default();
+    let mut section = Section {
+        millis: (end - begin) / 1000,
+        ..Section::default()
+    };
     let threads = lives
         .iter()
         .filter(|life| !life.is_child && !std::ptr::eq(*life, main));
     let calls = threads.flat_map(|thread| &thread.calls);
     for call in calls.filter(|call| (begin..end).contains(&call.at)) {
+        section.launcher.push(call.text.clone());
         if let Some(id) = created(call) {
             let is_it = |life: &&Life| {
                 life.id == id && life.calls.first().is_some_and(|first| first.at >= call.at)
