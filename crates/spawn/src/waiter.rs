@@ -1,6 +1,9 @@
 //! Notices ended children if the kernel has no pidfds: one thread sleeps until any child of this
 //! process ends.
 //!
+//! Each of its waits walks the list of this process's children, on every kernel: up to two walks
+//! for each child that ends, each 10 to 30 ns for each live child.
+//!
 //! It does not reap a child before it knows that the child belongs to the launcher, because other
 //! code in this process may also have children. An unreaped child of such code would be reported
 //! again and again, so the thread then checks the launcher's children one by one, with pauses.
