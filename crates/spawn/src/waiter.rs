@@ -55,7 +55,7 @@ impl Waiter {
         let mut pause = PAUSE_MIN;
         while self.wait_for_children() {
             let found = match sys::wait(WaitFor::Any, libc::WNOWAIT) {
-                Ok(Some(waited)) => self.lock().keys.remove(&waited.pid),
+                Ok(Some(waited)) => self.claim(waited.pid),
                 Ok(None) | Err(_) => None,
             };
             let ended = match found {
@@ -80,6 +80,18 @@ impl Waiter {
             children = waited.unwrap_or_else(PoisonError::into_inner);
         }
         !children.keys.is_empty()
+    }
+
+    /// Removes an ended child. Waits a moment for it to be added: a short child often ends before,
+    /// and [`Waiter::take_ended`] makes a system call for each child.
+    fn claim(&self, pid: libc::pid_t) -> Option<Key> {
+        let is_unknown = |children: &mut Children| !children.keys.contains_key(&pid);
+        let children = self.lock();
+        let waited = self
+            .changed
+            .wait_timeout_while(children, PAUSE_MIN, is_unknown);
+        let (mut children, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        children.keys.remove(&pid)
     }
 
     /// Removes the children that have ended or are no longer children of this process.
