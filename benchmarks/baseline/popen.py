@@ -4,6 +4,7 @@ MECHANISM: plain | process_group | preexec_fn. Needs Python 3.11.
 """
 import itertools
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -11,10 +12,10 @@ import time
 
 mechanism = sys.argv[1]
 options = {"count": 1000, "limit": 60000, "parallel": 2, "interval": 0, "rss": 0, "threads": 0, "children": 0,
-           "env": 0, "envlen": 0}
+           "env": 0, "envlen": 0, "after": 0}
 for argument in sys.argv[2:]:
     key, _, value = argument.partition("=")
-    options[key] = value if key == "program" else int(value)
+    options[key] = value if key in {"program", "arg"} else int(value)
 
 keywords = {
     "plain": {},
@@ -34,6 +35,17 @@ alive = [subprocess.Popen([options["program"], "pause"]) for _ in range(options[
 
 indices = itertools.count()
 done = [0] * options["parallel"]
+fixed = [options["program"], *([options["arg"]] if "arg" in options else [])]
+left = []
+
+
+def cpu_seconds():
+    """Returns the user and system CPU seconds of this process and of the children that it waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime for usage in usages), sum(usage.ru_stime for usage in usages)
+
+
+before = cpu_seconds()
 begin = time.monotonic_ns()
 deadline = begin + options["limit"] * 1_000_000
 
@@ -45,11 +57,14 @@ def work(number):
         due = begin + index * options["interval"]
         if index >= options["count"] or max(time.monotonic_ns(), due) >= deadline:
             return
-        command = [options["program"]]
+        command = fixed.copy()
         if options["interval"]:
             time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
             command.append(str(due))
-        if subprocess.Popen(command, **keywords).wait() != 0:
+        child = subprocess.Popen(command, **keywords)
+        if options["after"]:
+            left.append(child)
+        elif child.wait() != 0:
             os._exit(1)
         done[number] += 1
 
@@ -59,5 +74,10 @@ for worker in workers:
     worker.start()
 for worker in workers:
     worker.join()
-print(sum(done), (time.monotonic_ns() - begin) / 1e9, file=sys.stderr, flush=True)
+spawned = time.monotonic_ns()
+if any(child.wait() != 0 for child in left):
+    os._exit(1)
+ended = time.monotonic_ns()
+user, system = (after - earlier for after, earlier in zip(cpu_seconds(), before, strict=True))
+print(sum(done), (ended - begin) / 1e9, (spawned - begin) / 1e9, user, system, file=sys.stderr, flush=True)
 os._exit(0)

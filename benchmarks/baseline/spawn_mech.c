@@ -2,11 +2,23 @@
  *
  * usage: spawn_mech MECHANISM [key=value]...
  *
- * MECHANISM  fork | clone | posix_spawn | zygote | helper | wait-pid | wait-pidfd | wait-any | wait-none
+ * MECHANISM  fork | vfork | clone | posix_spawn | zygote | helper | wait-pid | wait-pidfd | wait-any | wait-none |
+ *            one-fork | one-fork-any | one-posix_spawn | reverse | reverse-kill
  * keys       program count limit (ms) parallel interval (ns between requests, 0: at once)
- *            rss (MiB) threads children env (number of variables set for each process) envlen (bytes of each)
+ *            rss (MiB) huge (1: in huge pages) threads children
+ *            env (number of variables set for each process) envlen (bytes of each)
+ *            arg (the argument of each process) dir (directory: the argument is DIR/INDEX instead)
+ *            after (1: create all processes first, then wait for them)
  *
- * Prints "PROCESSES SECONDS" to standard error; the wait mechanisms print the nanoseconds of one wait instead.
+ * Prints "PROCESSES SECONDS SPAWNING USER SYSTEM" to standard error. SECONDS ends when the last process was waited for,
+ * SPAWNING when the last one was created. USER and SYSTEM are the CPU seconds of this process and its children.
+ * The other mechanisms print figures of their own instead:
+ * wait-*     the nanoseconds of one wait among CHILDREN live ones
+ * one-*      the nanoseconds of CPU time of this process to create one child and wait for it, among CHILDREN live ones
+ * reverse*   nanoseconds of one wait when CHILDREN children are waited for in reverse order of creation: the means of
+ *            every hundred waits, first the last ones. The children have ended before; reverse-kill kills each before
+ *            its wait.
+ *
  * With an interval each process gets the time at which it was due as its argument. Processes inherit standard output.
  *
  * zygote: a copy of this process, made before the burdens, that forks on request. helper: the same program anew,
@@ -26,6 +38,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -35,12 +48,14 @@
 #ifndef P_PIDFD
 #define P_PIDFD 3
 #endif
-enum { STACK = 64 * 1024, THREADS_MAX = 64, STAMP = 24, WAITS = 401, MESSAGE_MAX = 1 << 20 };
+enum { STACK = 64 * 1024, THREADS_MAX = 512, ARGUMENT = 256, WAITS = 401, STEP = 100, MESSAGE_MAX = 1 << 20 };
 
 extern char **environ;
-static char *program, *mechanism;
-static long count = 1000, limit_ms = 60000, parallel = 2, interval, rss, threads, children, env_count, env_len;
+static char *program, *mechanism, *fixed, *dir;
+static long count = 1000, limit_ms = 60000, parallel = 2, interval, rss, huge, threads, children, env_count, env_len, after;
 static char **environment;
+/* The processes to wait for at the end, and the burden. */
+static pid_t *created, *alive;
 static int64_t begin_ns, deadline_ns;
 static atomic_long next_index, done;
 static int sockets[THREADS_MAX];
@@ -95,19 +110,27 @@ static void make_burdens(void)
         char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED)
             fail("mmap");
+        if (huge && madvise(memory, bytes, MADV_HUGEPAGE) != 0)
+            fail("madvise");
         memset(memory, 1, bytes);
     }
+    alive = calloc((size_t)children + 1, sizeof *alive);
+    if (!alive)
+        fail("calloc");
     for (i = 0; i < children; i++) {
         pid_t pid = fork();
         if (pid < 0)
             fail("fork");
         if (pid == 0) {
+            if (strcmp(mechanism, "reverse") == 0)
+                _exit(0);
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             /* The parent may have ended already. */
             if (getppid() != self)
                 _exit(0);
             sleep_forever(NULL);
         }
+        alive[i] = pid;
     }
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, STACK);
@@ -116,22 +139,26 @@ static void make_burdens(void)
             fail("pthread_create");
 }
 
-/* Whether there is one more process to make; sleeps until it is due and says when that was. */
-static int take(char stamp[STAMP])
+/* Returns the number of the next process, or -1; sleeps until it is due. Writes its argument, if it has one. */
+static long take(char argument[ARGUMENT])
 {
     long index = atomic_fetch_add(&next_index, 1);
-    stamp[0] = 0;
+    argument[0] = 0;
     if (index >= count || now_ns() >= deadline_ns)
-        return 0;
+        return -1;
+    if (fixed)
+        snprintf(argument, ARGUMENT, "%s", fixed);
+    if (dir)
+        snprintf(argument, ARGUMENT, "%s/%ld", dir, index);
     if (interval > 0) {
         int64_t due = begin_ns + index * interval;
         struct timespec until = {due / 1000000000, due % 1000000000};
         if (due >= deadline_ns)
-            return 0;
+            return -1;
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
-        snprintf(stamp, STAMP, "%lld", (long long)due);
+        snprintf(argument, ARGUMENT, "%lld", (long long)due);
     }
-    return 1;
+    return index;
 }
 
 struct start {
@@ -156,31 +183,48 @@ static void reap(idtype_t type, int id)
     }
 }
 
-static void by_fork(struct start *start)
+/* What to wait for. */
+struct child {
+    idtype_t type;
+    int id;
+};
+
+static struct child by_fork(struct start *start)
 {
     pid_t pid = fork();
     if (pid < 0)
         fail("fork");
     if (pid == 0)
         execute(start);
-    reap(P_PID, pid);
+    return (struct child){P_PID, pid};
 }
 
-static void by_posix_spawn(struct start *start)
+static struct child by_vfork(struct start *start)
+{
+    pid_t pid = vfork();
+    if (pid < 0)
+        fail("vfork");
+    if (pid == 0)
+        execute(start);
+    return (struct child){P_PID, pid};
+}
+
+static struct child by_posix_spawn(struct start *start)
 {
     pid_t pid;
     if ((errno = posix_spawnp(&pid, start->argv[0], NULL, NULL, start->argv, start->env)))
         fail("posix_spawn");
-    reap(P_PID, pid);
+    return (struct child){P_PID, pid};
 }
 
-static void by_clone(struct start *start, char *stack)
+/* Without a pidfd if the process is waited for at the end, because there are fewer descriptors than processes. */
+static struct child by_clone(struct start *start, char *stack)
 {
-    int pidfd = -1;
-    if (clone(execute, stack + STACK, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, start, &pidfd) < 0)
+    int pidfd = -1, pid;
+    int flags = CLONE_VM | CLONE_VFORK | (after ? 0 : CLONE_PIDFD) | SIGCHLD;
+    if ((pid = clone(execute, stack + STACK, flags, start, &pidfd)) < 0)
         fail("clone");
-    reap((idtype_t)P_PIDFD, pidfd);
-    close(pidfd);
+    return after ? (struct child){P_PID, pid} : (struct child){(idtype_t)P_PIDFD, pidfd};
 }
 
 /* A request is the arguments and the environment, each string with its zero, each list ended by an empty string. */
@@ -210,16 +254,18 @@ static char **unpack(char **at, char **into)
     return list;
 }
 
-static void serve(int socket, void (*create)(struct start *))
+static void serve(int socket, struct child (*create)(struct start *))
 {
     char *message = malloc(MESSAGE_MAX);
     char **argv = calloc(16, sizeof *argv), **env = calloc(65536, sizeof *env), ok = 1;
     while (message && argv && env && recv(socket, message, MESSAGE_MAX, 0) > 0) {
         char *at = message;
+        struct child child;
         struct start start;
         start.argv = unpack(&at, argv);
         start.env = unpack(&at, env);
-        create(&start);
+        child = create(&start);
+        reap(child.type, child.id);
         if (send(socket, &ok, 1, 0) != 1)
             break;
     }
@@ -241,7 +287,7 @@ static void start_servers(int anew)
         if (pid == 0) {
             close(pair[0]);
             if (anew) {
-                char number[STAMP];
+                char number[ARGUMENT];
                 snprintf(number, sizeof number, "%d", dup(pair[1]));
                 execl("/proc/self/exe", "spawn_mech", "serve", number, (char *)NULL);
                 fail("execl");
@@ -261,24 +307,43 @@ static void by_server(struct start *start, int socket, char *message)
         fail("talk to the server");
 }
 
+static struct child create(struct start *start, char *stack)
+{
+    switch (mechanism[0]) {
+    case 'f':
+        return by_fork(start);
+    case 'v':
+        return by_vfork(start);
+    case 'c':
+        return by_clone(start, stack);
+    default:
+        return by_posix_spawn(start);
+    }
+}
+
 static void *work(void *number)
 {
-    char stamp[STAMP], *argv[] = {program, stamp, NULL};
-    char *message = malloc(MESSAGE_MAX);
+    char argument[ARGUMENT], *argv[] = {program, argument, NULL};
+    int served = strcmp(mechanism, "zygote") == 0 || strcmp(mechanism, "helper") == 0;
+    char *message = served ? malloc(MESSAGE_MAX) : NULL;
     char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     struct start start = {argv, environment};
-    if (stack == MAP_FAILED || !message)
+    long index;
+    if (stack == MAP_FAILED || (served && !message))
         fail("mmap");
-    while (take(stamp)) {
-        argv[1] = interval > 0 ? stamp : NULL;
-        if (strcmp(mechanism, "fork") == 0)
-            by_fork(&start);
-        else if (strcmp(mechanism, "clone") == 0)
-            by_clone(&start, stack);
-        else if (strcmp(mechanism, "posix_spawn") == 0)
-            by_posix_spawn(&start);
-        else
+    while ((index = take(argument)) >= 0) {
+        argv[1] = argument[0] ? argument : NULL;
+        if (served) {
             by_server(&start, sockets[(intptr_t)number], message);
+        } else {
+            struct child child = create(&start, stack);
+            if (after)
+                created[index] = child.id;
+            else
+                reap(child.type, child.id);
+            if (child.type == (idtype_t)P_PIDFD)
+                close(child.id);
+        }
         atomic_fetch_add(&done, 1);
     }
     return NULL;
@@ -339,11 +404,61 @@ static void measure_fruitless_waits(void)
     fprintf(stderr, "%lld\n", (long long)took[WAITS / 2]);
 }
 
+static int64_t cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* The CPU time to create a child that ends at once and to wait for it, among the live ones. */
+static void measure_one(void)
+{
+    char *argv[] = {program, NULL};
+    struct start start = {argv, environment};
+    int64_t before = cpu_ns();
+    long i;
+    for (i = 0; i < count; i++) {
+        int status;
+        pid_t pid = strcmp(mechanism, "one-posix_spawn") == 0 ? by_posix_spawn(&start).id : fork();
+        if (pid == 0)
+            _exit(0);
+        if (pid < 0 || waitpid(strcmp(mechanism, "one-fork-any") == 0 ? -1 : pid, &status, 0) != pid)
+            fail("create and wait");
+    }
+    fprintf(stderr, "%lld\n", (long long)((cpu_ns() - before) / count));
+}
+
+static void measure_reverse(void)
+{
+    int64_t took[THREADS_MAX] = {0};
+    long i;
+    if (children < 1 || children > (long)STEP * THREADS_MAX)
+        fail("children");
+    for (i = 0; strcmp(mechanism, "reverse") == 0 && i < children; i++) {
+        siginfo_t info = {0};
+        if (waitid(P_PID, (id_t)alive[i], &info, WEXITED | WNOWAIT) != 0)
+            fail("waitid");
+    }
+    for (i = children - 1; i >= 0; i--) {
+        int status;
+        int64_t before = now_ns();
+        if (strcmp(mechanism, "reverse-kill") == 0)
+            kill(alive[i], SIGKILL);
+        if (waitpid(alive[i], &status, 0) != alive[i])
+            fail("waitpid");
+        took[i / STEP] += now_ns() - before;
+    }
+    for (i = 0; i < children / STEP; i++)
+        fprintf(stderr, "%lld\n", (long long)(took[i] / STEP));
+}
+
 static void parse(int argc, char **argv)
 {
     struct { const char *name; long *value; } keys[] = {
         {"count", &count}, {"limit", &limit_ms}, {"parallel", &parallel}, {"interval", &interval}, {"rss", &rss},
         {"threads", &threads}, {"children", &children}, {"env", &env_count}, {"envlen", &env_len},
+        {"huge", &huge}, {"after", &after},
     };
     size_t k;
     int i;
@@ -355,6 +470,10 @@ static void parse(int argc, char **argv)
         *value++ = 0;
         if (strcmp(argv[i], "program") == 0)
             program = value;
+        if (strcmp(argv[i], "arg") == 0)
+            fixed = value;
+        if (strcmp(argv[i], "dir") == 0)
+            dir = value;
         for (k = 0; k < sizeof keys / sizeof keys[0]; k++)
             if (strcmp(argv[i], keys[k].name) == 0)
                 *keys[k].value = atol(value);
@@ -363,9 +482,23 @@ static void parse(int argc, char **argv)
         fail("usage");
 }
 
+/* The CPU seconds of this process and of the children that it waited for. */
+static void add_usage(double sign, double *user, double *sys)
+{
+    int who[] = {RUSAGE_SELF, RUSAGE_CHILDREN}, i;
+    for (i = 0; i < 2; i++) {
+        struct rusage usage;
+        getrusage(who[i], &usage);
+        *user += sign * ((double)usage.ru_utime.tv_sec + (double)usage.ru_utime.tv_usec / 1e6);
+        *sys += sign * ((double)usage.ru_stime.tv_sec + (double)usage.ru_stime.tv_usec / 1e6);
+    }
+}
+
 int main(int argc, char **argv)
 {
     pthread_t ids[THREADS_MAX];
+    double user = 0, sys = 0;
+    int64_t spawned_ns;
     intptr_t i;
     if (argc < 3)
         return 2;
@@ -384,6 +517,18 @@ int main(int argc, char **argv)
         measure_waits();
         return 0;
     }
+    if (strncmp(mechanism, "one", 3) == 0) {
+        measure_one();
+        return 0;
+    }
+    if (strncmp(mechanism, "reverse", 7) == 0) {
+        measure_reverse();
+        return 0;
+    }
+    created = calloc((size_t)count, sizeof *created);
+    if (!created)
+        fail("calloc");
+    add_usage(-1, &user, &sys);
     begin_ns = now_ns();
     deadline_ns = begin_ns + limit_ms * 1000000;
     for (i = 0; i < parallel; i++)
@@ -391,6 +536,12 @@ int main(int argc, char **argv)
             fail("pthread_create");
     for (i = 0; i < parallel; i++)
         pthread_join(ids[i], NULL);
-    fprintf(stderr, "%ld %.6f\n", atomic_load(&done), (double)(now_ns() - begin_ns) / 1e9);
+    spawned_ns = now_ns();
+    for (i = 0; after && i < count; i++)
+        if (created[i])
+            reap(P_PID, created[i]);
+    add_usage(1, &user, &sys);
+    fprintf(stderr, "%ld %.6f %.6f %.6f %.6f\n", atomic_load(&done), (double)(now_ns() - begin_ns) / 1e9,
+            (double)(spawned_ns - begin_ns) / 1e9, user, sys);
     return 0;
 }

@@ -182,9 +182,9 @@ fn measure(
     }
     let (numbers, late) = programs.run(contestant, &setting)?;
     match (question.unit, numbers.as_slice()) {
-        (Unit::Rate, [done, seconds]) => Ok(vec![done / seconds]),
+        (Unit::Rate, [done, seconds, ..]) => Ok(vec![done / seconds]),
         (Unit::WaitNs, [nanoseconds]) => Ok(vec![*nanoseconds]),
-        (Unit::LatencyUs, [_, _]) => {
+        (Unit::LatencyUs, [_, _, ..]) => {
             ensure!(!late.is_empty(), "no process wrote its time");
             let at = |share| quantile(&late, share) as f64 / 1e3;
             Ok(vec![at(0.5), at(0.99)])

@@ -2,8 +2,7 @@
 //! parent.
 //!
 //! This is a contestant of `hq-bench spawn-suite`. Its arguments and output are those of
-//! `spawn_mech.c`: `spawn_contestant MECHANISM [key=value]…` prints `PROCESSES SECONDS` to standard
-//! error. [`run`] lists the mechanisms. Processes inherit standard output.
+//! `spawn_mech.c`; [`run`] lists the mechanisms. Processes inherit standard output.
 #![expect(
     unsafe_code,
     reason = "a clock that other processes share, and `pre_exec`"
@@ -14,23 +13,21 @@
     reason = "a contestant either measures or says why not"
 )]
 
+mod after;
+mod launcher;
+
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use hq_spawn::{
-    ArgBlock, EnvBlock, Event, Lane, Launcher, LauncherConfig, SpawnPlan, Stdio, Strategy, Token,
-};
+use hq_spawn::Strategy;
+
+use launcher::Kind;
 
 /// The stack size of a thread that only sleeps.
 const SLEEPER_STACK: usize = 64 * 1024;
-
-/// The number of requests submitted per lane at a time: enough for the consumer to sleep for a few
-/// milliseconds.
-const LANE_DEPTH: u64 = 32;
 
 /// The arguments, by name.
 struct Options {
@@ -43,6 +40,9 @@ struct Options {
     threads: usize,
     children: usize,
     env: Vec<(String, String)>,
+    arg: Option<String>,
+    dir: Option<String>,
+    after: bool,
 }
 
 fn parse(args: impl Iterator<Item = String>) -> Options {
@@ -68,19 +68,41 @@ fn parse(args: impl Iterator<Item = String>) -> Options {
         env: (0..number("env", 0))
             .map(|index| (format!("HQ_BENCH_{index:03}"), value.clone()))
             .collect(),
+        arg: text("arg").map(str::to_owned),
+        dir: text("dir").map(str::to_owned),
+        after: number("after", 0) != 0,
     }
 }
 
 fn now_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: the pointer refers to a live `timespec`.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let result = unsafe { libc::clock_gettime(clock, &raw mut now) };
     assert_eq!(result, 0, "every kernel has this clock");
     let part = |value: i64| u64::try_from(value).expect("positive");
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
+}
+
+/// Returns the user and system CPU seconds of this process and of the children it waited for.
+fn cpu_seconds() -> [f64; 2] {
+    let usages = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|who| {
+        // SAFETY: the structure consists of integers, and zero is a valid integer.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer refers to a live `rusage`.
+        let result = unsafe { libc::getrusage(who, &raw mut usage) };
+        assert_eq!(result, 0, "both arguments are valid");
+        usage
+    });
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    let sum = |part: fn(&libc::rusage) -> libc::timeval| usages.iter().map(part).map(seconds).sum();
+    [sum(|usage| usage.ru_utime), sum(|usage| usage.ru_stime)]
 }
 
 /// The processes of a measurement, which are taken one by one.
@@ -90,11 +112,17 @@ struct Work {
     deadline: u64,
     next: AtomicU64,
     done: AtomicU64,
+    /// When the last process was created; 0 if each was waited for before the next.
+    created: AtomicU64,
 }
 
-/// A process to create, and when it is scheduled.
+/// A process to create.
 #[derive(Clone, Copy)]
-struct Due(Option<u64>);
+struct Due {
+    index: u64,
+    /// When it is scheduled, if it is not due at once.
+    at: Option<u64>,
+}
 
 impl Work {
     fn new(options: Options) -> Self {
@@ -105,15 +133,19 @@ impl Work {
             begin,
             next: AtomicU64::new(0),
             done: AtomicU64::new(0),
+            created: AtomicU64::new(0),
         }
     }
 
     /// Returns the next process, which may be scheduled for later.
     fn next(&self) -> Option<Due> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
-        let due = self.begin + index * self.options.interval_ns;
-        let over = index >= self.options.count || now_ns().max(due) >= self.deadline;
-        (!over).then_some(Due((self.options.interval_ns > 0).then_some(due)))
+        let at = self.begin + index * self.options.interval_ns;
+        let over = index >= self.options.count || now_ns().max(at) >= self.deadline;
+        (!over).then_some(Due {
+            index,
+            at: (self.options.interval_ns > 0).then_some(at),
+        })
     }
 
     /// Returns the next process when its scheduled time has come.
@@ -123,9 +155,21 @@ impl Work {
         Some(due)
     }
 
+    /// Returns the argument of a process, if each process has another one.
+    fn own_argument(&self, due: Due) -> Option<String> {
+        let file = |dir: &String| format!("{dir}/{}", due.index);
+        let at = || due.at.map(|at| at.to_string());
+        self.options.dir.as_ref().map(file).or_else(at)
+    }
+
+    /// Notes that all processes have been created.
+    fn all_created(&self) {
+        self.created.store(now_ns(), Ordering::Relaxed);
+    }
+
     fn command(&self, due: Due) -> Command {
         let mut command = Command::new(&self.options.program);
-        command.args(due.0.map(|due| due.to_string()));
+        command.args(self.own_argument(due).or_else(|| self.options.arg.clone()));
         let env = self.options.env.iter().map(|(name, value)| (name, value));
         command.envs(env);
         command
@@ -134,7 +178,7 @@ impl Work {
 
 impl Due {
     fn left(self) -> Duration {
-        Duration::from_nanos(self.0.map_or(0, |due| due.saturating_sub(now_ns())))
+        Duration::from_nanos(self.at.map_or(0, |at| at.saturating_sub(now_ns())))
     }
 }
 
@@ -169,33 +213,59 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let mechanism = args.next().expect("a mechanism");
     let options = parse(args);
+    // These report figures of their own, and have a launcher create the children.
+    let own = match mechanism.as_str() {
+        "one" => Some(launcher::one_among_others(&options)),
+        "reverse" => Some(launcher::in_reverse(&options)),
+        _ => None,
+    };
+    if let Some(figures) = own {
+        for figure in figures {
+            eprintln!("{figure}");
+        }
+        return;
+    }
     let mut burdens = burdens(&options);
-    let work = Work::new(options);
+    let before = cpu_seconds();
+    let work = Arc::new(Work::new(options));
     run(&mechanism, &work);
-    let seconds = Duration::from_nanos(now_ns() - work.begin).as_secs_f64();
+    let end = now_ns();
+    let after = cpu_seconds();
     std::hint::black_box(&burdens.memory);
     for child in &mut burdens.children {
         child.kill().expect("the child is ours");
         child.wait().expect("the child is ours");
     }
-    eprintln!("{} {seconds:.6}", work.done.load(Ordering::Relaxed));
+    let created = match work.created.load(Ordering::Relaxed) {
+        0 => end,
+        at => at,
+    };
+    let [seconds, creating] =
+        [end, created].map(|at| Duration::from_nanos(at - work.begin).as_secs_f64());
+    let done = work.done.load(Ordering::Relaxed);
+    let [user, sys] = [0, 1].map(|part| after[part] - before[part]);
+    eprintln!("{done} {seconds:.6} {creating:.6} {user:.6} {sys:.6}");
 }
 
-fn run(mechanism: &str, work: &Work) {
+fn run(mechanism: &str, work: &Arc<Work>) {
+    if work.options.after {
+        return after::run(mechanism, work);
+    }
     match mechanism {
         "command" => with_command(work, |_| {}),
         "command-pre-exec" => with_command(work, pre_exec),
         "tokio" => with_tokio(work, |_| {}),
         "tokio-pre-exec" => with_tokio(work, pre_exec),
-        "pool" => with_launcher(work, Strategy::Pool, Kind::Bare),
-        "pool-task" => with_launcher(work, Strategy::Pool, Kind::Task),
-        "single" => with_launcher(work, Strategy::Single, Kind::Bare),
+        "pool" => launcher::in_lanes(work, Strategy::Pool, Kind::Bare),
+        "pool-task" => launcher::in_lanes(work, Strategy::Pool, Kind::Task),
+        "single" => launcher::in_lanes(work, Strategy::Single, Kind::Bare),
+        "requesters" => launcher::for_requesters(work),
         "spawn-blocking" => {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .build()
                 .expect("a runtime");
             let _inside = runtime.enter();
-            with_launcher(work, Strategy::SpawnBlocking, Kind::Bare);
+            launcher::in_lanes(work, Strategy::SpawnBlocking, Kind::Bare);
         }
         _ => panic!("no mechanism is called {mechanism}"),
     }
@@ -273,131 +343,4 @@ fn with_tokio(work: &Work, prepare: fn(&mut Command)) {
     }
     work.done
         .store(done.load(Ordering::Relaxed), Ordering::Relaxed);
-}
-
-/// The kind of process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// A process that shares its parent's settings, as with the other mechanisms.
-    Bare,
-    /// A process like a batch task: it has a separate session, no input and no output, and is
-    /// killed with its parent.
-    Task,
-}
-
-fn with_launcher(work: &Work, strategy: Strategy, kind: Kind) {
-    let (sender, woken) = sync_channel(1);
-    let mut config = LauncherConfig::new(Arc::new(move || {
-        // If the channel is full, the consumer is already being woken.
-        let _ = sender.try_send(());
-    }));
-    config.threads = work.options.parallel;
-    config.strategy = strategy;
-    config.raise_descriptor_limit = true;
-    let launcher = Launcher::start(config).expect("a launcher");
-    let env = EnvBlock::capture()
-        .overlay(
-            work.options
-                .env
-                .iter()
-                .map(|(name, value)| (name.into(), value.into())),
-        )
-        .expect("valid variables");
-    Requests {
-        work,
-        plain: ArgBlock::new([&work.options.program]).expect("a valid path"),
-        env,
-        kind,
-        load: vec![0; work.options.parallel],
-        requested: 0,
-    }
-    .run(&launcher, &woken);
-}
-
-struct Requests<'a> {
-    work: &'a Work,
-    plain: ArgBlock,
-    env: EnvBlock,
-    kind: Kind,
-    /// The number of unfinished requests in each lane. The lanes advance at different speeds.
-    load: Vec<u64>,
-    requested: u64,
-}
-
-impl Requests<'_> {
-    fn plan(&mut self, due: Due) -> (Lane, Token, SpawnPlan) {
-        let argv = due.0.map_or_else(
-            || self.plain.clone(),
-            |due| {
-                let argv = [self.work.options.program.clone(), due.to_string()];
-                ArgBlock::new(argv).expect("a valid path")
-            },
-        );
-        self.requested += 1;
-        let lanes = self.load.len();
-        let (lane, load) = self
-            .load
-            .iter_mut()
-            .enumerate()
-            .min_by_key(|(_, load)| **load)
-            .expect("a lane");
-        *load += 1;
-        let mut plan = SpawnPlan::new(argv, self.env.clone());
-        if due.0.is_some() {
-            // The program produces output.
-            plan = plan.stdout(Stdio::Inherit);
-        }
-        if self.kind == Kind::Bare {
-            plan = plan
-                .new_session(false)
-                .death_signal(None)
-                .stdin(Stdio::Inherit)
-                .stdout(Stdio::Inherit)
-                .stderr(Stdio::Inherit);
-        }
-        let token = Token(self.requested * lanes as u64 + lane as u64);
-        (Lane(lane as u64), token, plan)
-    }
-
-    fn run(mut self, launcher: &Launcher, woken: &Receiver<()>) {
-        // There is one lane per concurrent process, as many as with the other mechanisms, because
-        // more processes would get a larger share of a busy machine.
-        let lanes = self.work.options.parallel as u64;
-        let window = lanes * LANE_DEPTH;
-        let (mut ended, mut events) = (0, Vec::new());
-        let mut next = self.work.next();
-        while next.is_some() || ended < self.requested {
-            let mut batch = Vec::new();
-            while let Some(due) = next {
-                // Scheduled requests do not wait for other processes to end.
-                if !due.left().is_zero() || (due.0.is_none() && self.requested - ended >= window) {
-                    break;
-                }
-                batch.push(self.plan(due));
-                next = self.work.next();
-            }
-            launcher.spawn_in_lanes(batch);
-            let left = match next {
-                Some(due @ Due(Some(_))) => due.left(),
-                Some(Due(None)) | None => Duration::from_secs(60),
-            };
-            if woken.recv_timeout(left) == Err(RecvTimeoutError::Disconnected) {
-                panic!("the launcher holds the sender");
-            }
-            launcher.drain_events(&mut events);
-            for event in events.drain(..) {
-                match event {
-                    Event::Started { .. } | Event::Stalled { .. } | Event::Unkillable { .. } => {}
-                    Event::Exited { token, status, .. } => {
-                        let lane = usize::try_from(token.0 % lanes).expect("few lanes");
-                        self.load[lane] -= 1;
-                        assert!(status.success(), "a process failed: {status}");
-                        ended += 1;
-                    }
-                    Event::Failed { error, .. } => panic!("{error}"),
-                }
-            }
-        }
-        self.work.done.store(ended, Ordering::Relaxed);
-    }
 }
