@@ -10,6 +10,8 @@ const TOP: f64 = 50.0;
 const BOTTOM: f64 = 430.0;
 /// The height of a line in the legend.
 const LINE: f64 = 20.0;
+/// The least distance between two numbers of the x axis.
+const TICK: f64 = 35.0;
 /// Colors that can be distinguished with red-green blindness. Dashes double their number.
 const COLOURS: [&str; 8] = [
     "#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f",
@@ -82,8 +84,14 @@ pub(crate) fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) 
     let mut ticks: Vec<f64> = points().map(|point| point.0).collect();
     ticks.sort_by(f64::total_cmp);
     ticks.dedup();
+    let mut last = f64::NEG_INFINITY;
     for x in ticks {
         let place = x_axis.place(x);
+        // Closer ticks would cover the numbers of each other.
+        if place < last + TICK {
+            continue;
+        }
+        last = place;
         rule(&mut out, [place, TOP, place, BOTTOM]);
         text(&mut out, place, BOTTOM + 18.0, "middle", &x.to_string());
     }
@@ -91,7 +99,7 @@ pub(crate) fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) 
     while y <= high * 1.01 {
         let place = y_axis.place(y);
         rule(&mut out, [LEFT, place, RIGHT, place]);
-        text(&mut out, LEFT - 6.0, place + 4.0, "end", &format!("{y:.0}"));
+        text(&mut out, LEFT - 6.0, place + 4.0, "end", &tick(y));
         y *= 10.0;
     }
     let mut numbered: Vec<_> = series.iter().enumerate().collect();
@@ -120,6 +128,15 @@ pub(crate) fn svg(title: &str, x_label: &str, y_label: &str, series: &[Series]) 
     }
     out.push_str("</svg>\n");
     out
+}
+
+/// Returns the text of a power of ten.
+fn tick(power: f64) -> String {
+    if power < 1.0 {
+        // Multiplication leaves 0.30000000000000004 and the like.
+        return format!("{power:.4}").trim_end_matches('0').to_owned();
+    }
+    format!("{power:.0}")
 }
 
 fn style(index: usize, emphasis: bool) -> String {
