@@ -6,11 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+/// Returns the path of a file of `baseline/`.
+pub(crate) fn source(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("baseline").join(name)
+}
+
 /// Compiles a C file of `baseline/` with `cc -O2` into `dir`.
 pub(crate) fn compile(dir: &Path, name: &str, flags: &[&str]) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("baseline")
-        .join(format!("{name}.c"));
+    let source = source(&format!("{name}.c"));
     let binary = dir.join(name);
     let status = Command::new("cc")
         .args(["-O2", "-o"])

@@ -1,6 +1,8 @@
 //! Builds and runs the programs that are compared. Does not know the questions.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,21 +17,92 @@ pub(crate) struct Programs {
     pub(crate) child: PathBuf,
     /// The directory for files of the measurements.
     pub(crate) dir: PathBuf,
-    c: PathBuf,
-    rust: PathBuf,
-    /// Why Python does not take part; `None` if it does.
-    pub(crate) no_python: Option<String>,
+    /// The command of each language that was asked for, or why it is missing.
+    commands: BTreeMap<Language, std::result::Result<Vec<PathBuf>, String>>,
 }
 
 /// The language of a contestant's program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Language {
     /// `baseline/spawn_mech.c`
     C,
-    /// `crates/spawn/examples/spawn_contestant.rs`
+    /// `baseline/spawn.cpp`
+    Cpp,
+    /// `crates/spawn/examples/spawn_contestant`
     Rust,
     /// `baseline/popen.py`
     Python,
+    /// `baseline/spawn.go`
+    Go,
+    /// `baseline/Spawn.java`
+    Java,
+}
+
+impl Language {
+    /// Builds the program of a language. Returns the command that starts it.
+    fn build(self, dir: &Path) -> Result<Vec<PathBuf>> {
+        let binary = dir.join("contestant");
+        let source = |name: &str| baseline::source(name);
+        match self {
+            Self::C => Ok(vec![baseline::compile(dir, "spawn_mech", &["-pthread"])?]),
+            Self::Rust => Ok(vec![rust()?]),
+            Self::Cpp => {
+                let binary = binary.with_extension("cpp");
+                let mut compiler = Command::new("c++");
+                compiler.args(["-O2", "-std=c++17", "-o"]);
+                succeed(compiler.arg(&binary).arg(source("spawn.cpp")))?;
+                Ok(vec![binary])
+            }
+            Self::Python => {
+                let check = "import sys; sys.exit('3.11 or later is needed, it is ' + sys.version.split()[0] \
+                             if sys.version_info < (3, 11) else 0)";
+                succeed(Command::new("python3").args(["-c", check]))?;
+                Ok(vec!["python3".into(), source("popen.py")])
+            }
+            Self::Go => {
+                let binary = binary.with_extension("go");
+                let mut compiler = Command::new("go");
+                compiler.args(["build", "-o"]).env("GO111MODULE", "off");
+                succeed(compiler.arg(&binary).arg(source("spawn.go")))?;
+                Ok(vec![binary])
+            }
+            Self::Java => {
+                succeed(Command::new("java").arg("-version"))?;
+                let mut compiler = Command::new("javac");
+                succeed(compiler.arg("-d").arg(dir).arg(source("Spawn.java")))?;
+                // The old generation holds the burden. It has two thirds of the heap.
+                let words = ["java", "-Xmx10g", "-XX:+UseSerialGC", "-cp"];
+                let words = words.map(PathBuf::from).into_iter();
+                Ok(words.chain([dir.into(), "Spawn".into()]).collect())
+            }
+        }
+    }
+}
+
+/// Builds the program in Rust, in the target directory of this program.
+fn rust() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--release", "--package=hq-spawn"])
+        .args(["--features=tokio", "--example=spawn_contestant"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(built.success(), "cannot build the contestants in Rust");
+    let examples = std::env::current_exe()?.with_file_name("examples");
+    Ok(examples.join("spawn_contestant"))
+}
+
+/// Runs a program. The error is what it wrote to standard error.
+fn succeed(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = match command.output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!("there is no `{name}`"),
+        output => output.with_context(|| format!("cannot run `{name}`"))?,
+    };
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name}: {}", text.trim());
+    Ok(())
 }
 
 /// One way to spawn processes.
@@ -52,44 +125,53 @@ pub(crate) struct Setting {
     pub(crate) args: Vec<String>,
     /// The contestant's own environment variables.
     pub(crate) env: Vec<(String, String)>,
+    /// Whether the contestant does not take part at this point.
+    pub(crate) skip: bool,
+}
+
+impl Setting {
+    /// Returns the value of an argument.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        let mut args = self.args.iter();
+        args.find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// Returns the value of an argument that is a number.
+    pub(crate) fn number(&self, name: &str) -> Option<u32> {
+        self.text(name)?.parse().ok()
+    }
 }
 
 impl Programs {
-    /// Compiles the C programs into `dir`, and the Rust program into the target directory of this
-    /// program.
-    pub(crate) fn build(dir: &Path) -> Result<Self> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo)
-            .args(["build", "--release", "--package=hq-spawn"])
-            .args(["--features=tokio", "--example=spawn_contestant"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .context("cannot run cargo")?;
-        ensure!(built.success(), "cannot build the contestants in Rust");
-        let rust = std::env::current_exe()?.with_file_name("examples");
-        let python = Command::new("python3")
-            .args([
-                "-c",
-                "import sys; sys.exit('it is ' + sys.version.split()[0] if sys.version_info < (3, 11) else 0)",
-            ])
-            .output();
-        let no_python = match python {
-            Ok(output) if output.status.success() => None,
-            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-            Err(error) => Some(error.to_string()),
-        };
+    /// Builds the programs in these languages, most of them in `dir`.
+    pub(crate) fn build(dir: &Path, languages: impl Iterator<Item = Language>) -> Result<Self> {
+        let mut commands = BTreeMap::new();
+        for language in languages {
+            commands.entry(language).or_insert_with(|| {
+                let built = language.build(dir);
+                built.map_err(|error| format!("{error:#}"))
+            });
+        }
+        // The questions are about these two.
+        for needed in [Language::C, Language::Rust] {
+            if let Some(Err(error)) = commands.get(&needed) {
+                bail!("{error}");
+            }
+        }
         Ok(Self {
             child: baseline::compile(dir, "spawn_child", &["-static"])?,
             dir: dir.into(),
-            c: baseline::compile(dir, "spawn_mech", &["-pthread"])?,
-            rust: rust.join("spawn_contestant"),
-            no_python,
+            commands,
         })
     }
 
-    /// Returns whether the contestant can run here.
-    pub(crate) fn has(&self, contestant: &Contestant) -> bool {
-        contestant.language != Language::Python || self.no_python.is_none()
+    /// Returns the command of a language, or why there is none.
+    pub(crate) fn command(&self, language: Language) -> Result<&[PathBuf]> {
+        match self.commands.get(&language) {
+            Some(Ok(command)) => Ok(command),
+            Some(Err(reason)) => bail!("missing: {reason}"),
+            None => bail!("missing: nothing asked for {language:?}"),
+        }
     }
 
     /// Runs a contestant. Returns its output, and the sorted values that its processes wrote.
@@ -98,18 +180,13 @@ impl Programs {
         contestant: &Contestant,
         setting: &Setting,
     ) -> Result<(Vec<f64>, Vec<i64>)> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("baseline/popen.py");
-        let mut command = match contestant.language {
-            Language::C => Command::new(&self.c),
-            Language::Rust => Command::new(&self.rust),
-            Language::Python => Command::new("python3"),
+        let [program, first @ ..] = self.command(contestant.language)? else {
+            bail!("a command without a program");
         };
-        if contestant.language == Language::Python {
-            command.arg(script);
-        }
         let written = self.dir.join("written");
         File::create(&written)?;
-        let output = command
+        let output = Command::new(program)
+            .args(first)
             .arg(contestant.mechanism)
             .args(&setting.args)
             .envs(setting.env.iter().map(|(name, value)| (name, value)))
@@ -123,7 +200,7 @@ impl Programs {
             .map(|word| word.parse().ok())
             .collect();
         let Some(numbers) = numbers.filter(|_| output.status.success()) else {
-            bail!("{} {:?}: {text}", contestant.label, setting.args);
+            bail!("{}", text.trim());
         };
         let bytes = std::fs::read(&written)?;
         let (words, _) = bytes.as_chunks::<8>();

@@ -11,6 +11,9 @@ pub(crate) enum Unit {
     WaitNs,
     /// Microseconds from the request to `main` of the process, p50 and p99.
     LatencyUs,
+    /// Seconds to create a number of processes, until all were waited for as well, and CPU seconds
+    /// of parent and children: user, system.
+    Creation,
 }
 
 /// One question, with one table and one plot.
@@ -28,10 +31,16 @@ pub(crate) struct Question {
     pub(crate) points: &'static [u32],
     /// The points of a quick run.
     pub(crate) quick_points: &'static [u32],
+    /// The number of rounds and the milliseconds that one contestant runs in a round, in a full
+    /// and in a quick run.
+    pub(crate) effort: [(usize, u32); 2],
     /// The contestants that answer. Ratios are relative to the first one.
     pub(crate) contestants: Vec<Contestant>,
-    setting: fn(&Programs, &Contestant, u32) -> Setting,
+    pub(super) setting: fn(&Programs, &Contestant, u32) -> Setting,
 }
+
+/// The effort of most questions.
+pub(super) const USUAL: [(usize, u32); 2] = [(7, 1000), (1, 150)];
 
 impl Question {
     /// Returns the setting of a contestant at a point.
@@ -45,7 +54,7 @@ impl Question {
     }
 }
 
-const fn contestant(
+pub(super) const fn contestant(
     label: &'static str,
     language: Language,
     mechanism: &'static str,
@@ -100,10 +109,10 @@ fn variants(
     contestants.iter().flat_map(each).collect()
 }
 
-fn key(name: &str, x: u32) -> Setting {
+pub(super) fn key(name: &str, x: u32) -> Setting {
     Setting {
         args: vec![format!("{name}={x}"), "count=1000000".into()],
-        env: Vec::new(),
+        ..Setting::default()
     }
 }
 
@@ -158,6 +167,7 @@ fn with_variants() -> [Question; 2] {
         title: "Spawn rate against environment variables (160 bytes each; 180 are 30 KiB)",
         x_label: "variables",
         unit: Unit::Rate,
+        effort: USUAL,
         points: &[0, 20, 60, 180, 500],
         quick_points: &[0, 180, 500],
         contestants: variants(
@@ -200,6 +210,7 @@ fn times(template: &Question) -> [Question; 2] {
         title: "Time of one wait against live children",
         x_label: "live children",
         unit: Unit::WaitNs,
+        effort: USUAL,
         points: &[1, 10, 100, 1000, 8000],
         quick_points: &[1, 100, 1000],
         contestants: vec![
@@ -212,19 +223,20 @@ fn times(template: &Question) -> [Question; 2] {
     [wait, latency]
 }
 
-/// Returns all questions.
+/// Returns the questions of this file.
 pub(crate) fn all() -> Vec<Question> {
     let processes = Question {
         name: "processes",
         title: "Spawn rate against number of processes",
         x_label: "processes",
         unit: Unit::Rate,
+        effort: USUAL,
         points: &[1000, 5000, 25_000],
         quick_points: &[250, 1000],
         contestants: everyone(),
         setting: |_, _, x| Setting {
             args: vec![format!("count={x}"), "limit=60000".into()],
-            env: Vec::new(),
+            ..Setting::default()
         },
     };
     let of = |name, title, x_label, points, quick_points, setting| Question {
