@@ -9,6 +9,7 @@ mod questions;
 mod report;
 mod room;
 mod seeds;
+mod touched;
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -20,6 +21,7 @@ use clap::Args;
 use self::contestants::{Contestant, Programs};
 use self::questions::{Question, Unit};
 use self::report::{Answer, Cell, Row};
+use self::touched::Touched;
 use crate::figures::{median, quantile};
 use crate::plot;
 
@@ -46,7 +48,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// How long one contestant runs in one round, in milliseconds [default: 1000; seeds:
-    /// 8000 or 20000].
+    /// 7000 or 20000].
     #[arg(long, value_name = "N")]
     limit_ms: Option<u32>,
 }
@@ -125,7 +127,7 @@ fn heading(options: &Options) -> String {
     )
 }
 
-/// The figures of one contestant at one point.
+/// The figures of one contestant at one point, or at all points of a curve.
 #[derive(Clone, Default)]
 struct Measured {
     rounds: Vec<Figures>,
@@ -164,9 +166,15 @@ fn ask(options: &Options, programs: &Programs, question: &Question) -> Vec<Answe
     } else {
         question.points
     };
-    let mut measured = vec![vec![Measured::default(); points.len()]; question.contestants.len()];
+    let is_curve = question.unit == Unit::WaitUs;
+    let asked = if is_curve {
+        &points[points.len() - 1..]
+    } else {
+        points
+    };
+    let mut measured = vec![vec![Measured::default(); asked.len()]; question.contestants.len()];
     for _ in 0..options.effort(question).0 {
-        for (place, x) in points.iter().enumerate() {
+        for (place, x) in asked.iter().enumerate() {
             for (index, contestant) in question.contestants.iter().enumerate() {
                 let to = &mut measured[index][place];
                 match measure(options, programs, question, contestant, *x) {
@@ -180,13 +188,17 @@ fn ask(options: &Options, programs: &Programs, question: &Question) -> Vec<Answe
             }
         }
     }
+    let cells = |by_point: &Vec<Measured>, which: &Range<usize>| match by_point.as_slice() {
+        [curve] if is_curve => (0..points.len()).map(|at| curve.cell(at..at + 1)).collect(),
+        by_point => by_point
+            .iter()
+            .map(|measured| measured.cell(which.clone()))
+            .collect(),
+    };
     let answer = |(suffix, of, which): &(&str, &str, Range<usize>)| {
-        let row = |(contestant, by_point): (&Contestant, &Vec<Measured>)| Row {
+        let row = |(contestant, by_point): (&Contestant, _)| Row {
             label: contestant.label.to_owned(),
-            cells: by_point
-                .iter()
-                .map(|measured| measured.cell(which.clone()))
-                .collect(),
+            cells: cells(by_point, which),
         };
         Answer {
             name: format!("{}{suffix}", question.name),
@@ -212,7 +224,10 @@ fn views(unit: Unit) -> Vec<(&'static str, &'static str, Range<usize>)> {
             ("-p99", ", 99th percentile", 1..2),
         ],
         Unit::Creation => vec![("", "", 0..4)],
-        Unit::Rate | Unit::WaitNs => vec![("", "", 0..1)],
+        Unit::CpuSeconds => vec![("", "", 0..3)],
+        Unit::Rate | Unit::WaitNs | Unit::MeanUs | Unit::ParentUs | Unit::WaitUs => {
+            vec![("", "", 0..1)]
+        }
     }
 }
 
@@ -236,8 +251,14 @@ fn measure(
         let (_, limit_ms) = options.effort(question);
         setting.args.push(format!("limit={limit_ms}"));
     }
+    let touched = setting.text("dir").map(|dir| Touched::new(dir.into()));
+    let touched = touched.transpose()?;
     let (numbers, late) = programs.run(contestant, &setting)?;
-    let count = f64::from(setting.number("count").unwrap_or(0));
+    let count = setting.number("count").unwrap_or(0);
+    if let (Some(touched), [done, ..]) = (touched, numbers.as_slice()) {
+        touched.check(*done, count)?;
+    }
+    let count = f64::from(count);
     let exact = |values| Figures {
         values,
         scaled: false,
@@ -260,9 +281,22 @@ fn measure(
         (Unit::Creation, [done, seconds, creating, user, sys]) => {
             scaled(*done, vec![*creating, *seconds, *user, *sys])
         }
-        (Unit::Rate | Unit::WaitNs | Unit::LatencyUs | Unit::Creation, _) => {
-            bail!("{numbers:?}")
+        (Unit::CpuSeconds, [done, seconds, _, user, sys]) => {
+            scaled(*done, vec![*sys, *user, *seconds])
         }
+        (Unit::MeanUs, [done, seconds, ..]) => exact(vec![seconds / done * 1e6]),
+        (Unit::ParentUs, [nanoseconds]) => exact(vec![nanoseconds / 1e3]),
+        (Unit::WaitUs, nanoseconds) => exact(nanoseconds.iter().map(|ns| ns / 1e3).collect()),
+        (
+            Unit::Rate
+            | Unit::WaitNs
+            | Unit::LatencyUs
+            | Unit::Creation
+            | Unit::CpuSeconds
+            | Unit::MeanUs
+            | Unit::ParentUs,
+            _,
+        ) => bail!("{numbers:?}"),
     };
     Ok(Some(figures))
 }

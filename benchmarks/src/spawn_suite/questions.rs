@@ -14,6 +14,15 @@ pub(crate) enum Unit {
     /// Seconds to create a number of processes, until all were waited for as well, and CPU seconds
     /// of parent and children: user, system.
     Creation,
+    /// CPU seconds of parent and children for a number of processes, system and user, and seconds
+    /// on the clock.
+    CpuSeconds,
+    /// Microseconds from the creation of a process to the end of the wait for it; the mean.
+    MeanUs,
+    /// Microseconds of CPU time of the parent to create one process and to wait for it; the mean.
+    ParentUs,
+    /// Microseconds of one wait. One run of a contestant has the figures of all points.
+    WaitUs,
 }
 
 /// One question, with one table and one plot.

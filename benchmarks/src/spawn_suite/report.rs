@@ -118,7 +118,8 @@ fn show(unit: Unit, cell: &Cell, base: Option<f64>) -> String {
     };
     let about = if scaled { "≈ " } else { "" };
     let digits = match unit {
-        Unit::Creation => 2,
+        Unit::Creation | Unit::CpuSeconds => 2,
+        Unit::MeanUs | Unit::ParentUs | Unit::WaitUs => 1,
         Unit::Rate | Unit::WaitNs | Unit::LatencyUs => 0,
     };
     match (values.as_slice(), base) {
@@ -135,8 +136,10 @@ pub(crate) const fn unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Rate => "processes a second",
         Unit::WaitNs => "nanoseconds",
-        Unit::LatencyUs => "microseconds",
+        Unit::LatencyUs | Unit::MeanUs | Unit::WaitUs => "microseconds",
         Unit::Creation => "seconds",
+        Unit::CpuSeconds => "system seconds",
+        Unit::ParentUs => "microseconds of CPU",
     }
 }
 
@@ -145,7 +148,15 @@ fn caption(of: Unit) -> String {
         Unit::Creation => "Seconds to create all / until all were waited for as well / user / system, the last two \
                            of parent and children. ≈: scaled from fewer processes."
             .to_owned(),
-        Unit::Rate | Unit::WaitNs | Unit::LatencyUs => {
+        Unit::CpuSeconds => "Seconds: system / user, of parent and children / on the clock. ≈: scaled from fewer \
+                             processes."
+            .to_owned(),
+        Unit::Rate
+        | Unit::WaitNs
+        | Unit::LatencyUs
+        | Unit::MeanUs
+        | Unit::ParentUs
+        | Unit::WaitUs => {
             format!("In {}; in brackets the ratio to the first row.", unit(of))
         }
     }

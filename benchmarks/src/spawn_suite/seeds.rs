@@ -5,6 +5,17 @@
 use super::contestants::{Contestant, Language, Programs, Setting};
 use super::questions::{Question, Unit, contestant};
 
+/// The numbers of children of [`Unit::WaitUs`]: every hundred.
+const HUNDREDS: [u32; 80] = {
+    let mut points = [100; 80];
+    let mut index = 1;
+    while index < points.len() {
+        points[index] += points[index - 1];
+        index += 1;
+    }
+    points
+};
+
 /// The arguments of a question that starts all processes before it waits for one of them.
 fn creation(contestant: &Contestant, count: u32) -> Setting {
     // Ours has its default number of threads, the others have one.
@@ -61,7 +72,7 @@ fn of_creation() -> Vec<Question> {
         setting: |_, contestant, x| creation(contestant, x),
     };
     let shorter = Question {
-        effort: [(1, 8000), (1, 1500)],
+        effort: [(1, 7000), (1, 1500)],
         ..count.clone()
     };
     let mut memory = Question {
@@ -213,7 +224,136 @@ fn runtime(_: &Programs, contestant: &Contestant, x: u32) -> Setting {
     setting
 }
 
+/// Returns the questions about waiting among other children.
+fn of_waiting() -> [Question; 2] {
+    use Language::{C, Rust};
+    let among = Question {
+        name: "seeds-among",
+        title: "B: create one child and wait for it while others live",
+        x_label: "other children",
+        unit: Unit::ParentUs,
+        effort: [(1, 0), (1, 0)],
+        points: &[1, 10, 100, 500, 1000, 5000, 8000],
+        quick_points: &[1, 1000],
+        contestants: vec![
+            contestant("C: fork, waitpid(pid)", C, "one-fork", ""),
+            contestant("C: posix_spawn, waitpid(pid)", C, "one-posix_spawn", ""),
+            contestant("C: fork, waitpid(-1)", C, "one-fork-any", ""),
+            contestant("ours", Rust, "one", ""),
+        ],
+        setting: |_, _, x| Setting {
+            args: vec![format!("children={x}"), "count=500".into()],
+            ..Setting::default()
+        },
+    };
+    let reverse = Question {
+        name: "seeds-reverse",
+        title: "B: wait for children in reverse order of creation, by children left",
+        x_label: "children left",
+        unit: Unit::WaitUs,
+        points: &HUNDREDS,
+        quick_points: HUNDREDS.split_at(20).0,
+        contestants: vec![
+            contestant("C: waitpid(pid), ended before", C, "reverse", ""),
+            contestant("C: kill, waitpid(pid)", C, "reverse-kill", ""),
+            contestant("ours: kill, Event::Exited", Rust, "reverse", ""),
+        ],
+        setting: |_, _, x| Setting {
+            args: vec![format!("children={x}")],
+            ..Setting::default()
+        },
+        ..among.clone()
+    };
+    [among, reverse]
+}
+
+/// Returns the questions whose processes are waited for one by one, by each thread that creates
+/// them.
+fn of_threads() -> [Question; 3] {
+    let requesters = contestant(
+        "ours, requested by threads",
+        Language::Rust,
+        "requesters",
+        "",
+    );
+    let touch = Question {
+        name: "seeds-touch",
+        title: "D: 32 768 × `touch` of a file of its own, by threads that create processes",
+        x_label: "threads",
+        unit: Unit::CpuSeconds,
+        effort: [(1, 7000), (1, 2000)],
+        points: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
+        quick_points: &[1, 512],
+        contestants: vec![requesters, FORK, VFORK],
+        setting: |programs, _, x| {
+            let mut setting = key_of("parallel", x, 32_768, "/usr/bin/touch");
+            let dir = programs.dir.join("touched");
+            setting.args.push(format!("dir={}", dir.display()));
+            setting
+        },
+    };
+    let python = Question {
+        name: "seeds-python",
+        title: "D: 10 000 × `true` from Python, by threads that create processes",
+        points: &[64],
+        quick_points: &[64],
+        contestants: vec![
+            requesters,
+            PYTHON,
+            contestant(
+                "Python Popen, preexec_fn",
+                Language::Python,
+                "preexec_fn",
+                "",
+            ),
+        ],
+        setting: |_, _, x| key_of("parallel", x, 10_000, "/usr/bin/true"),
+        ..touch.clone()
+    };
+    let mean = Question {
+        name: "seeds-mean",
+        title: "C: 10 000 × `true`, one after the other, by resident memory of the parent",
+        x_label: "MiB resident",
+        unit: Unit::MeanUs,
+        points: &[0, 64, 512, 4096],
+        quick_points: &[0, 512],
+        contestants: vec![
+            contestant("ours, a lane", Language::Rust, "pool", ""),
+            contestant(
+                "ours, one request at a time",
+                Language::Rust,
+                "requesters",
+                "",
+            ),
+            FORK,
+            VFORK,
+            POSIX,
+        ],
+        setting: |_, _, x| {
+            let mut setting = key_of("rss", x, 10_000, "/usr/bin/true");
+            setting.args.push("parallel=1".into());
+            setting
+        },
+        ..touch.clone()
+    };
+    [mean, touch, python]
+}
+
+fn key_of(name: &str, x: u32, count: u32, program: &str) -> Setting {
+    Setting {
+        args: vec![
+            format!("{name}={x}"),
+            format!("count={count}"),
+            format!("program={program}"),
+        ],
+        ..Setting::default()
+    }
+}
+
 /// Returns all questions of this group.
 pub(super) fn all() -> Vec<Question> {
-    of_creation()
+    let mut questions = of_creation();
+    questions.extend(of_waiting());
+    questions.extend(of_threads());
+    questions
 }
