@@ -156,6 +156,8 @@ fn rule(out: &mut String, [x1, y1, x2, y2]: [f64; 4]) {
 }
 
 fn text(out: &mut String, x: f64, y: f64, anchor: &str, content: &str) {
+    // Titles are Markdown, in which backticks mark code.
+    let content = content.replace('`', "");
     let content = content.replace('&', "&amp;").replace('<', "&lt;");
     let _ = writeln!(
         out,
