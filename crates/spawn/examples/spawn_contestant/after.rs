@@ -12,6 +12,10 @@ use super::{Work, launcher};
 pub(crate) fn run(mechanism: &str, work: &Arc<Work>) {
     let runtime = |mut builder: Builder| builder.enable_all().build().expect("a runtime");
     let one_thread = || runtime(Builder::new_current_thread());
+    if mechanism.starts_with("tokio") {
+        // Tokio has a pidfd for each process.
+        raise_descriptor_limit();
+    }
     match mechanism {
         "command" => with_command(work),
         "pool" => launcher::all_first(work, Strategy::Pool),
@@ -34,6 +38,20 @@ pub(crate) fn run(mechanism: &str, work: &Arc<Work>) {
         }
         _ => panic!("{mechanism} cannot wait for its processes at the end"),
     }
+}
+
+/// Raises the soft limit on descriptors to the hard limit.
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer refers to a live `rlimit`.
+    let read = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the pointer refers to a live `rlimit`.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!((read, set), (0, 0), "a process may raise its soft limit");
 }
 
 fn with_command(work: &Work) {
