@@ -353,10 +353,15 @@ impl RunningTasks {
         let Some(task) = self.tasks.get_mut(&token) else {
             return;
         };
-        task.time_limit = limit;
-        if let Phase::Running { since, .. } = task.phase {
-            let deadline = limit.map(|limit| since + limit);
-            self.set_phase(token, Phase::Running { since, deadline });
+        match task.phase {
+            Phase::Starting => task.time_limit = limit,
+            Phase::Running { since, .. } => {
+                task.time_limit = limit;
+                let deadline = limit.map(|limit| since + limit);
+                self.set_phase(token, Phase::Running { since, deadline });
+            }
+            // The earlier limit applies to a task that was asked to end because of it.
+            Phase::Ending(_) => {}
         }
     }
 

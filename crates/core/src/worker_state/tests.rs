@@ -428,6 +428,26 @@ fn kill_ends_running_and_waiting_instances() {
 }
 
 #[test]
+fn a_longer_limit_does_not_save_a_task_that_was_asked_to_end() {
+    let ms = Duration::from_millis;
+    for (changed_after, outcome) in [(49, Outcome::Finished), (51, Outcome::TimeLimit)] {
+        let mut bench = Bench::new(1);
+        let template = TaskTemplate {
+            time_limit: Some(ms(50)),
+            ..cpus(1, 0)
+        };
+        let token = tokens(&bench.assign(template, 0, 1))[0];
+        bench.started(token);
+        bench.wait(ms(changed_after));
+        bench.apply(Input::TimeLimit(vec![key(0)], Some(ms(1_000))));
+        bench.wait(ms(60 - changed_after));
+        let event = exited_after(ms(60), token, OK, bench.now);
+        let effects = bench.apply(Input::Launcher(vec![event]));
+        assert_eq!(outcomes(&effects), [(0, outcome)], "{changed_after} ms");
+    }
+}
+
+#[test]
 fn time_limit_counts_from_the_start() {
     let mut bench = Bench::new(1);
     let task = TaskTemplate {
