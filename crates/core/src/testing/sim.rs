@@ -103,6 +103,8 @@ pub struct World {
     last_told: JobId,
     /// Final states, which must not change: by job and submit, at the index of the task.
     finals: BTreeMap<(JobId, u32), Vec<Option<TaskState>>>,
+    /// Jobs whose limit on running tasks was changed while more tasks had been sent.
+    lowered: BTreeSet<JobId>,
     /// Instances that had a process.
     runs: BTreeSet<(TaskKey, InstanceId)>,
     /// Instances that succeeded, and where.
@@ -148,6 +150,7 @@ impl World {
             last_told: JobId(0),
             finals: BTreeMap::new(),
             runs: BTreeSet::new(),
+            lowered: BTreeSet::new(),
             succeeded: BTreeSet::new(),
             acknowledged: BTreeSet::new(),
             durable: None,

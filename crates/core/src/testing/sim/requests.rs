@@ -313,6 +313,7 @@ impl World {
             ..JobChange::default()
         };
         let is_whole = self.rng.chance(40) || change.max_running.is_some();
+        self.lowered.extend(change.max_running.map(|_| job));
         self.request(Command::ChangeJob {
             job,
             tasks: (!is_whole).then_some(some),
