@@ -39,7 +39,7 @@ use error::{CliError, CliResult, exit};
 /// Runs the command line of this process until it ends.
 #[must_use]
 pub fn main() -> ExitCode {
-    // A launcher tries this again and reports an error.
+    // Errors are ignored here: a launcher tries again and reports them.
     let _ = hq_spawn::prepare_process();
     abort_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();

@@ -350,8 +350,8 @@ struct Stream<'a> {
     dir: Option<(&'a CStr, c_int)>,
 }
 
-/// Sets up a standard stream. `known` is a directory that is open already. What is opened here
-/// besides the stream is closed by the exec.
+/// Sets up a standard stream. `known` is a directory that is open already. The exec closes
+/// everything else that is opened here.
 fn set_stream<'a>(
     stage: Stage,
     step: &StdioStep<'a>,
@@ -391,7 +391,7 @@ fn set_stream<'a>(
             return Ok(Stream {
                 is_file: true,
                 is_new,
-                // A lower number is that of a stream which is about to be replaced.
+                // A lower number belongs to a standard stream, which may still be replaced.
                 dir: (dir_fd > 2).then_some((dir, dir_fd)),
             });
         }

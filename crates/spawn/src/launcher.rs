@@ -29,7 +29,8 @@ use crate::sys;
 ///
 /// Ended children remain until they are reaped, even if the program's parent made it ignore
 /// SIGCHLD; their exit statuses would be lost otherwise. `/dev/null` gets a low descriptor number.
-/// A child copies its parent's descriptors up to this number, so a low one saves time.
+/// A child copies its parent's descriptors up to the highest one that it needs, so a low number
+/// saves time. The descriptor stays open for the life of the process and must not be closed.
 ///
 /// # Errors
 ///

@@ -73,7 +73,8 @@
 //!
 //! # Signals and death
 //!
-//! * Children start with default dispositions and an empty signal mask.
+//! * Children start with default dispositions and an empty signal mask. A signal that this process
+//!   has begun to ignore less than 100 ms ago may stay ignored.
 //! * A plan's parent-death signal is delivered when the *thread* that created the child ends. The
 //!   launcher's threads therefore live as long as the launcher. Dropping a launcher kills its
 //!   children in any case.

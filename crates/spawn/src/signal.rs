@@ -35,8 +35,8 @@ pub(crate) struct Ignored {
 }
 
 impl Ignored {
-    /// Returns the signals that this process ignores. A change is noticed within a tenth of a
-    /// second.
+    /// Returns the signals that this process ignores. A change may go unnoticed for a tenth of a
+    /// second; until then, children inherit a newly ignored signal.
     pub(crate) fn signals(&mut self) -> KernelSigset {
         /// The minimum interval between reads. Reading takes 64 system calls, as many as it saves
         /// for one child.

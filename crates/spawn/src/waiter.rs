@@ -82,7 +82,7 @@ impl Waiter {
         !children.keys.is_empty()
     }
 
-    /// Removes an ended child. Waits a moment for it to be added: a short child often ends before,
+    /// Removes an ended child. Waits a moment for it to be added: a short-lived child often ends before that,
     /// and [`Waiter::take_ended`] makes a system call for each child.
     fn claim(&self, pid: libc::pid_t) -> Option<Key> {
         let is_unknown = |children: &mut Children| !children.keys.contains_key(&pid);
